@@ -46,8 +46,8 @@ MOVED = {
     "calibrate": "simulate calibrate", "ctl": "runs", "ctl events": "runs show --follow --json",
     "ctl list": "runs list --live", "ctl set": "runs set", "engine down": "model down", "engine list": "model list",
     "engine up": "model up", "questions": "runs answer", "replay": "runs replay", "rollouts": "learn rollouts",
-    "route": "learn route", "route fit": "learn route", "runs why": "why", "top": "runs list --live --follow",
-    "trace": "runs trace", "tune": "simulate tune", "view": "runs view",
+    "route": "learn route", "route fit": "learn route", "runs limit": "runs set", "runs why": "why",
+    "top": "runs list --live --follow", "trace": "runs trace", "tune": "simulate tune", "view": "runs view",
 }  # fmt: skip
 """Old commands that are refused, and what to write now."""
 

@@ -76,7 +76,7 @@ class Screen:
         out.flush()
 
     def _console(self, stream: TextIO | None) -> Console:
-        console = Console(file=stream, force_terminal=self.styled, no_color=not self.styled, width=self.width,
+        console = Console(file=stream, force_terminal=self.styled, no_color=None if self.styled else True, width=self.width,
                           color_system="auto" if self.styled else None, highlight=False, emoji=False)  # fmt: skip
         console.push_render_hook(CleanOutput())
         return console
