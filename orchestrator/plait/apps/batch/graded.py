@@ -26,7 +26,6 @@ from ..common.columns import GuessedColumns, guess_columns
 from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
 from ..common.options import all_typed
 from ..common.output import Output, opened
-from ..common.problems import CountdownProblem, draw, read_puzzles
 from ..common.rows import raw_rows
 
 __all__ = ["Grading", "grade", "is_file"]
@@ -78,7 +77,7 @@ class Grading:
 class GradedProblems:
     """The problems to run, and how they were graded."""
 
-    problems: Sequence[CountdownProblem | DatasetQuestion]
+    problems: Sequence[DatasetQuestion]
     task: str
     columns: GuessedColumns | None = None
 
@@ -146,10 +145,8 @@ def _draw(source: str, grading: Grading, config: Config) -> GradedProblems:
         raise UsageError(f"--task goes with a file, not with the task {source!r}: write `plait eval {grading.task}`")
     task = of_a_set(source)
     count = grading.limit or (_QUICK_ROWS if grading.quick else _DRAWN_PROBLEMS)
-    if task == "countdown":
-        return GradedProblems(draw(count, config.seed), task)
     place = environment_of(task, Plugin.of(grading.environment) if grading.environment else None)
-    return GradedProblems(drawn_questions(Plugin.of(task), count, config.seed or 0, place), task)
+    return GradedProblems(drawn_questions(Plugin.of(task), count, config.seed, place), task)
 
 
 def _read_file(path: Path, grading: Grading) -> GradedProblems:
@@ -158,8 +155,6 @@ def _read_file(path: Path, grading: Grading) -> GradedProblems:
         raise UsageError(f"there is no file {path}") from FileNotFoundError(ENOENT, "", str(path))
     limit = grading.limit or (_QUICK_ROWS if grading.quick else None)
     task = of_a_set(grading.task or "plain")
-    if task == "countdown":
-        return GradedProblems(read_puzzles(path)[:limit], task)
     trust(task)
     columns, text, want = None, grading.text or "text", grading.want or "want"
     if Plugin.of(task).name == "plain" and (columns := _guess(path, grading)) is not None:
