@@ -35,8 +35,8 @@ log = logging.getLogger("plait.ray")
 T = TypeVar("T")
 
 CHECKPOINT = 4
-"""Engine steps between two checkpoints of the generated ids. The branches of a dead engine lose at most so many tokens.
-A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures stand in
+"""Engine steps between two checkpoints of the generated ids, and maximum tokens that a branch of a dead engine loses.
+A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures are in
 `experiments/LOG.md`."""
 FOLLOW_SECONDS = 0.002
 """Seconds to wait, after news, for the jobs that follow from it: they then go out with the next call."""
@@ -56,9 +56,9 @@ class RayWorker(Worker):
         restarts: how often within an hour an actor that died is made again.
         start_timeout: seconds for the cluster to find room for the actor and for the hosted worker to start.
         silence: seconds without an answer after which an actor is taken for dead and killed. By default 60; for an
-            engine twenty times its slowest answer of late, at least 10 and at most 60.
-        placement, bundle: room that was reserved for a whole pool, and the place of this actor in it.
-        count: how many such actors have to find room at the start.
+            engine twenty times its slowest recent answer, at least 10 and at most 60.
+        placement, bundle: the placement group of a whole pool, and the bundle of this actor in it.
+        count: number of such actors that must fit at the start.
         like: a worker whose slots and kinds of steps are those of the hosted one; by default one is made for that.
         quarantine: shared by the workers of a pool.
         patience: seconds that a local cluster has to start; by default as long as it takes.
@@ -128,7 +128,7 @@ class RayWorker(Worker):
         self._follower: asyncio.Task[None] | None = None
         self._head: cluster.Head | None = None
         self._gone: asyncio.Task[str] | None = None
-        """Ends when the cluster does; its result says so."""
+        """Ends when the cluster is lost; its result is the message."""
 
     @property
     def ready(self) -> bool:
@@ -201,7 +201,7 @@ class RayWorker(Worker):
             waiting.cancel()
 
     async def health(self) -> AsyncIterator[bool]:
-        """Yield `True` when the actor is ready, `False` when it died and is being made again; end when it is gone."""
+        """Yield `True` when the actor is ready, `False` when it died and is restarted; end when it is lost."""
         while (healthy := await self._health.get()) is not None:
             yield healthy
 
@@ -233,7 +233,7 @@ class RayWorker(Worker):
                 with contextlib.suppress(WorkerLost):
                     await self._unless_gone(self._placement.free(ray))
         finally:
-            self._told.read()  # what it was running may go on elsewhere, from its last tokens
+            self._told.read()  # its attempts may continue on other workers, from its last tokens
             self._told.tell()
             self._told.close()
             gone, self._gone = self._gone, None
@@ -285,7 +285,7 @@ class RayWorker(Worker):
             waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
             self.pid, wrong, facts = await self._unless_gone(waiting)
         except TimeoutError:
-            # The actor is ended, or it would take its room later, when nobody waits for it.
+            # The actor is ended, or it would take its resources later, when no caller waits for it.
             free = await asyncio.to_thread(ray.available_resources)
             ray.kill(actor)
             raise WorkerError(
@@ -337,7 +337,7 @@ class RayWorker(Worker):
                     self._ray.kill(actor)
             self._told.read()  # what a dead actor has written is still there
             self._told.tell()
-            await asyncio.sleep(0)  # the scheduler places steps anew as soon as it hears that the actor is gone
+            await asyncio.sleep(0)  # the scheduler retries steps as soon as it receives the loss of the actor
             if left:
                 self._health.put_nowait(False)
             lost = as_failure(WorkerLost(f"{self.name} died: {reason}"))
@@ -353,9 +353,8 @@ class RayWorker(Worker):
         self._health.put_nowait(None)
 
     async def _made_again(self, restarts: deque[float]) -> bool:
-        """Make another actor; return whether there is one. Where its node is not back yet, or it dies while it starts,
-        that is tried again as long as restarts are left. An error of its own, such as a model that is not there, would
-        only come again."""
+        """Make another actor; return whether there is one. If its node is not back yet, or the actor dies while it
+        starts, this is retried while restarts are left. An error of its own, such as a missing model, would recur."""
         pause = PAUSE_SECONDS
         while True:
             try:
@@ -391,7 +390,7 @@ class RayWorker(Worker):
                     self._exchange()
                 newest = replies[0]
                 await asyncio.wait([newest, health, silent, gone], return_when=asyncio.FIRST_COMPLETED)
-                # The cluster is asked first: when it is gone, the other two say only that they were cut off.
+                # The cluster is checked first: when it is lost, the other two only report a broken connection.
                 if not newest.done():
                     over = next(task for task in (gone, silent, health) if task.done())
                     return over.result() or "its worker ended"
@@ -448,7 +447,7 @@ class RayWorker(Worker):
                     self._outbox = [job]
                     self._send()
                 return
-            refused = WorkerError(f"{self.name} cannot be told of it: {first_line(error)}")
+            refused = WorkerError(f"{self.name} cannot receive the job: {first_line(error)}")
             for job in jobs:
                 if (stream := self._streams.get(job.attempt)) is not None:
                     stream.push(as_failure(refused))
@@ -505,7 +504,7 @@ def pool(
         if host.endswith(":Engine"):
             own.setdefault("checkpoint", CHECKPOINT)
             if num_gpus and num_gpus < 1:
-                # vLLM takes nine tenths of the GPU unless told otherwise, and others reserve the rest.
+                # vLLM takes nine tenths of the GPU by default, but other actors reserve the rest.
                 own.setdefault("gpu_memory_utilization", round(0.9 * num_gpus, 3))
         if here:
             if count > 1:

@@ -94,7 +94,7 @@ class ActorHost:
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
     async def count_tokens(self, op: ModelCall) -> int | None:
-        """Return what the hosted worker counts in a prompt, if it can."""
+        """Return the hosted worker's token count of a prompt, or `None` if it cannot count."""
         count = getattr(self._worker, "count_tokens", None)
         return None if count is None else await count(op)
 
@@ -185,7 +185,7 @@ class ActorHost:
         finally:
             self._tasks.pop(attempt, None)
             self._begun.discard(attempt)
-            # Whoever listens has to see exactly one end.
+            # The reader must receive exactly one end.
             if last is None or isinstance(last, Progress):
                 self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
 
@@ -193,7 +193,7 @@ class ActorHost:
         # An end frees a slot, which should not stay empty for the sake of fewer messages.
         if not isinstance(item, Progress):
             self._send_in(0.0)
-        # Progress of the same attempt that has not gone out yet is put together with this.
+        # Progress of the same attempt that has not been sent yet is merged with this.
         elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._progress(at), Progress):
             self._news[at] = (attempt, together((last, item)))
             return
@@ -231,7 +231,7 @@ class ActorHost:
         self._send_in(0.0)
 
     def _send_in(self, seconds: float) -> None:
-        """Let the news go out in so many seconds, if not earlier."""
+        """Send the reports within `seconds`, if not earlier."""
         loop = asyncio.get_running_loop()
         if (due := loop.time() + seconds) >= self._due:
             return

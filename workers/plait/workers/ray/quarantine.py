@@ -11,7 +11,7 @@ from plait.core.events import Job
 from plait.core.result import Failure
 
 DEATHS = 2
-"""A prompt that was in flight at so many deaths of an engine is suspected of them."""
+"""Number of engine deaths with the same prompt in flight after which the prompt is suspected."""
 REMEMBERED = 3600.0
 """Seconds after which a death is forgotten."""
 
