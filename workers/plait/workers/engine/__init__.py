@@ -1,6 +1,6 @@
 """The model engine: vLLM in this process, stepped by one thread of its own.
 
-News is handed to the event loop once for each engine step, whatever the number of requests.
+Output is handed to the event loop once per engine step, whatever the number of requests.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Engine(Worker):
         self._thread.start()
         atexit.register(self._stop)
         try:
-            # Shielded: the thread answers also when the caller has given up, and must not meet a cancelled future.
+            # Shielded: the thread answers even after the caller was cancelled, and must not meet a cancelled future.
             core = await asyncio.shield(ready)
         except EngineError:
             await self.close()
@@ -112,7 +112,7 @@ class Engine(Worker):
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Generate for one think step: news after each engine step if it streams, then the result."""
+        """Generate for one think step: progress after each engine step if it streams, then the result."""
         order = self._order(job)
         if not isinstance(order, EngineRequest):
             if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
@@ -200,7 +200,7 @@ class Engine(Worker):
     def stats(self) -> dict[str, int]:
         """Return counters since `start`, and what the engine holds now.
 
-        Counted: engine `steps`; tokens `generated` (every token sampled, whether or not anybody still wanted it);
+        Counted: engine `steps`; tokens `generated` (every sampled token, also of cancelled requests);
         prompt tokens looked up in the prefix cache (`queries`) and found there (`hits`), and of the requests that have
         ended `prompt` and `cached`; requests with a form (`forms`), and the milliseconds of compiling these
         (`form_ms`). Now: requests `running` and `waiting`, `kv_blocks` in all, and `kv_used` by what
@@ -278,7 +278,7 @@ class Engine(Worker):
                     self._reload(core, order)
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
-        # Placement needs to know about what is cached, not every block as it comes: news gathers over some steps.
+        # Placement needs the cached prefixes, not every block at once, so changes gather over some steps.
         if core.cached is not None and (not core.running or core.counts["steps"] % REPORTS == 0):
             self._tell_cache(core.cached)
         if checkpoint is not None and checkpoint.ids:

@@ -71,7 +71,7 @@ class Arithmetic(AdapterLogitsProcessor):
 
 
 class _Line:
-    """What is known of a request."""
+    """The state of a request."""
 
     def __init__(self, params: Any, start: float) -> None:
         self.code = ArithmeticCode(start, start if params.seed is None else params.seed)

@@ -1,4 +1,4 @@
-"""How an engine of vLLM is loaded: what it is made of, and why it could not be."""
+"""Load an engine of vLLM: build its arguments, and explain failures."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ EngineOutputs = list[tuple[Stream, Progress | Result | Failure]]
 
 @dataclass(slots=True)
 class EngineRequest:
-    """A request on its way to the engine, and what is known of it while it runs."""
+    """A request to the engine, and its state while it runs."""
 
     key: str
     """Our name for the request; `inner` is the engine's."""
@@ -189,7 +189,7 @@ def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops
 def ended(
     order: EngineRequest, prompter: Prompter, ends: Sequence[int], named: Sequence[int], stops: Sequence[str]
 ) -> Result | None:
-    """Return the result of a request whose earlier tokens end it already: the news of it was lost with the worker.
+    """Return the result of a request whose earlier tokens end it already: its report was lost with the worker.
     `ends` are the token ids of the model's own end, `named` those that the request names, `stops` the texts."""
     past, keep = order.past, order.sampling.keep_stop
     at = next((place for place, id_ in enumerate(past) if id_ in ends or id_ in named), None)

@@ -261,7 +261,7 @@ class Core:
             raise EngineError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
 
     def step(self, news: EngineOutputs) -> TokenBatch | None:
-        """Let vLLM make one step, and add what it brought; return the checkpoint, if it is time for one."""
+        """Run one step of vLLM, and add its output; return the checkpoint, if one is due."""
         outputs = self.engine.step()
         counts = self.counts
         counts["steps"] += 1
@@ -277,7 +277,7 @@ class Core:
                 order.text += order.fresh(piece.text)
             else:
                 order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
-            # Without the taps tokens are counted here, so those of requests that were given up are missed.
+            # Without the taps tokens are counted here, which misses those of cancelled requests.
             if not self._taps:
                 counts["generated"] += new
                 order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
@@ -303,7 +303,7 @@ class Core:
         return self._account(news)
 
     def _account(self, news: EngineOutputs) -> TokenBatch:
-        """Tell what is new of all requests that report their end only."""
+        """Report the progress of all requests that otherwise report only their end."""
         attempts: list[int] = []
         counts: list[int] = []
         ids: list[int] = []
@@ -347,7 +347,7 @@ class Core:
         return True
 
     def _end(self, order: EngineRequest, news: EngineOutputs, reason: str | None, stop: int | str | None) -> None:
-        """Take a request off the books, with the last of its news."""
+        """Remove an ended request, and report its last output."""
         del self.running[order.key]
         self._inner.pop(order.inner, None)
         self.counts["prompt"] += len(order.context)
@@ -454,7 +454,7 @@ class Core:
     def _tap(self) -> bool:
         """Read tokens and log-probabilities where they leave the model. Returns whether that can be done.
 
-        Tokens of requests already given up are counted there too. Log-probabilities are taken off as the arrays they
+        Tokens of cancelled requests are counted there too. Log-probabilities are taken off as the arrays they
         are and summarised for all requests together: vLLM's own way decodes each of the k tokens and makes an object
         of it, which costs more than the sampling.
         """

@@ -122,7 +122,7 @@ def next_request(state: AttemptState, error: ServerError, context: RetryContext)
                 return Fail(error)
             # A broken connection is tried once more, not `max_retries` times: it may have been this request's fault.
             if retries >= (context.max_retries if error.refused else min(1, context.max_retries)):
-                # What the worker has retried in vain the step does not retry as often again.
+                # The step retries less after failed retries of the worker.
                 return Fail(error.changed(retryable=not error.refused))
             following = replace(state, retries=retries + 1)
     return _wait_or_fail(following, error, context)

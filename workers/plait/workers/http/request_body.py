@@ -152,7 +152,7 @@ def _count_text_bytes(message: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """What a request is built from."""
+    """The inputs of a request."""
 
     dialect: ServerDialect
     model: str

@@ -44,7 +44,7 @@ PROBE_THINK = ModelCall(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a probe found."""
+    """The result of a probe."""
 
     connection: ServerConnection
     model: str
@@ -181,7 +181,7 @@ async def _find_dialect(connection: ServerConnection, model: str, models: Sequen
 async def _try_dialect(
     connection: ServerConnection, model: str, dialect: ServerDialect, prompt: str | list[int]
 ) -> ServerDialect:
-    """Request one token. Return the dialect with what the response shows."""
+    """Request one token. Return the dialect, extended by the fields in the response."""
     chat = dialect.endpoint == "chat/completions"
     response = ResponseParser(dialect, PROBE_THINK)
     body = build_body(RequestSpec(dialect, model, PROBE_THINK, prompt, chat, priority=1))

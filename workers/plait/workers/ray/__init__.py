@@ -1,6 +1,6 @@
 """Workers inside Ray actors: an engine that lives in a process of its own, on this machine or another.
 
-Jobs go out in batches, and news come back in batches as the answers.
+Jobs go out in batches, and reports come back in batches as the answers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHECKPOINT = 4
 A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures are in
 `experiments/LOG.md`."""
 FOLLOW_SECONDS = 0.002
-"""Seconds to wait, after news, for the jobs that follow from it: they then go out with the next call."""
+"""Seconds to wait after a batch of reports for the jobs that follow from it: they then go out with the next call."""
 HOUR = 3600.0
 PAUSE_SECONDS = 10.0
 """Seconds before an actor that could not be made again is tried once more; then twice as many each time."""
@@ -65,7 +65,7 @@ class RayWorker(Worker):
 
     When the actor dies, its jobs fail with `WorkerLost`. The scheduler tries them again elsewhere, or here when the
     actor is back, from the last checkpoint of their token ids. An engine that has requests and makes no step counts as
-    dead too. A prompt that seems to kill engines is given up (`Quarantine`).
+    dead too. A prompt that seems to kill engines is not retried (`Quarantine`).
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RayWorker(Worker):
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
         self._replies: deque[asyncio.Future[list[EngineOutputs]]] = deque()
-        """Replies to come, the oldest call first. The newest call waits for news."""
+        """Replies to come, the oldest call first. The newest call waits for reports."""
         self._sent = asyncio.Event()
         """Set when a call goes out."""
         self._health: asyncio.Queue[bool | None] = asyncio.Queue()
@@ -153,7 +153,7 @@ class RayWorker(Worker):
         self._follower = asyncio.create_task(self._follow())
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Send a job to the actor and yield its news."""
+        """Send a job to the actor and yield its reports."""
         stream = self._streams[job.attempt] = Stream()
         turn = self._quarantine.turn(job)
         waiting: asyncio.Future[Any] | None = None
@@ -206,7 +206,7 @@ class RayWorker(Worker):
             yield healthy
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
-        """Yield what the hosted worker says of its prefix cache, if it says something."""
+        """Yield the hosted worker's reports on its prefix cache, if it has any."""
         async for news in self._cache:
             yield news
 
@@ -316,7 +316,7 @@ class RayWorker(Worker):
         return strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=self._bundle)
 
     async def _follow(self) -> None:
-        """Read news until the actor dies; then make another, as often as is allowed."""
+        """Read reports until the actor dies; then restart it, up to the limit."""
         clock = asyncio.get_running_loop().time
         restarts: deque[float] = deque()
         while True:
@@ -371,7 +371,7 @@ class RayWorker(Worker):
             pause *= 2
 
     async def _read(self) -> str:
-        """Hand out news as it comes; return why no more will come."""
+        """Dispatch reports as they come; return the reason why they end."""
         actor, gone = self._actor, self._gone
         assert gone is not None
         health = asyncio.ensure_future(reply(actor.watch))
@@ -381,12 +381,12 @@ class RayWorker(Worker):
         try:
             while True:
                 if not replies:
-                    # What follows from the news just handed out may go with the call that waits for more.
+                    # Jobs that follow from these reports may go with the call that waits for more.
                     sent = asyncio.ensure_future(self._sent.wait())
                     await asyncio.wait([sent], timeout=FOLLOW_SECONDS)
                     sent.cancel()
                 if not replies:
-                    # One call always waits in the actor, so news needs no call of its own.
+                    # One call always waits in the actor, so reports need no call of their own.
                     self._exchange()
                 newest = replies[0]
                 await asyncio.wait([newest, health, silent, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -453,7 +453,7 @@ class RayWorker(Worker):
                     stream.push(as_failure(refused))
 
     def _exchange(self, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> None:
-        """Send jobs and cancels to the actor; its news is the reply."""
+        """Send jobs and cancels to the actor; its reports are the reply."""
         answer = self._actor.exchange.remote(self._calls, jobs, given_up)
         self._calls += 1
         self._replies.append(asyncio.ensure_future(answered(answer)))

@@ -1,6 +1,6 @@
-"""The inside of a Ray actor: one worker, its jobs as tasks, its news in batches.
+"""The inside of a Ray actor: one worker, its jobs as tasks, its reports in batches.
 
-All news leaves through one call that waits for it, so that the number of messages follows the engine's steps and not
+All reports leave through one waiting call, so that the number of messages follows the engine's steps and not
 its tokens. Ray is not imported here.
 """
 
@@ -24,18 +24,18 @@ from .._shared.batch_streams import TokenBatch, together
 from .token_pipe import IdsOut
 
 EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheUpdate
-"""An attempt and what is new of it, or the new ids of many, or news of the prefix cache."""
+"""An attempt and its report, or the new ids of many attempts, or a report on the prefix cache."""
 
 FACTS = ("slots", "models", "cache_tokens", "block", "identity", "reports")
 """Attributes that a worker may know only when it has started."""
 CACHE_SECONDS = 0.1
-"""How long news of the prefix cache waits for other news to go out with."""
+"""Maximum seconds that reports on the prefix cache wait for other reports."""
 GATHER_SECONDS = 0.004
 """How long progress waits for more before it goes out."""
 
 
 class Pulse(NamedTuple):
-    """How far an engine has come."""
+    """The progress of an engine."""
 
     busy: bool
     """It has requests."""
@@ -74,7 +74,7 @@ class ActorHost:
         self._latest: dict[int, int] = {}
         """Where in `_news` the unread progress of an attempt stands."""
         self._due = math.inf
-        """When the news has to go out, on the loop's clock."""
+        """Time by which the reports must be sent, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
         self._follower: asyncio.Task[None] | None = None
 
@@ -101,23 +101,23 @@ class ActorHost:
     async def exchange(
         self, number: int, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()
     ) -> list[EngineOutputs]:
-        """Start jobs and cancel attempts; then wait until there is news, and return all of it.
+        """Start jobs and cancel attempts; then wait for reports, and return all of them.
 
         Calls are numbered from 0 and take effect in that order, so a cancel never overtakes its job. Only the newest
-        call waits for news; an older one returns nothing as soon as a newer one comes. So the caller can send a job at
-        once, and that call then waits for the next news. The end of a job goes out at once. Progress waits a little for
-        more, since a message costs about as much as an engine step of a few requests."""
+        call waits for reports; an older one returns nothing as soon as a newer one comes. The caller can thus send a
+        job at once, and that call then waits for the next reports. The end of a job is sent at once. Progress waits a
+        little for more, since a message costs about as much as an engine step of a few requests."""
         self._calls[number] = (jobs, given_up)
         while (call := self._calls.pop(self._next, None)) is not None:
             self._next += 1
             await self._take(*call)
-        # A newer call waits already, and news goes to one call alone.
+        # A newer call waits already, and reports go to one call alone.
         if number < self._newest:
             return []
         self._newest = number
         self._wake()
         loop = asyncio.get_running_loop()
-        # News gathers until it is due, or a newer call takes this one's place.
+        # Reports gather until they are due, or a newer call replaces this one.
         while number == self._newest and loop.time() < self._due:
             self._waiter = loop.create_future()
             await self._waiter
@@ -148,7 +148,7 @@ class ActorHost:
         return str(getattr(self._worker, "lost", ""))
 
     async def answers(self) -> Pulse | None:
-        """Answer, which shows that the actor's loop turns; say how far an engine has come."""
+        """Return the engine's progress; any answer shows that the actor's loop runs."""
         pulse = getattr(self._worker, "pulse", None)
         return None if pulse is None else Pulse(*pulse())
 

@@ -96,7 +96,7 @@ class Head:
 
 
 async def _answers(address: str, seconds: float) -> bool:
-    """Whether somebody listens at `host:port`."""
+    """Return whether a process listens at `host:port`."""
     host, _, port = address.rpartition(":")
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), seconds)
@@ -237,7 +237,7 @@ def _join(user: object) -> Any:
             "'plait[ray]' alone; without it, use a server (--base-url URL)"
         ) from error
     if not ray.is_initialized():
-        _users.clear()  # of a connection that somebody else has ended
+        _users.clear()  # of a connection that other code has ended
         _connect(ray)
         _started, _address = True, str(ray.get_runtime_context().gcs_address)
     _users.add(user)

@@ -52,13 +52,13 @@ class Tools(Worker):
         file: a FILE.py whose `@tool` functions are added.
         mcp: MCP servers whose tools are added at `start`: URLs, command lines, or `McpServer`s.
         slots: calls at the same time.
-        grace: seconds that an async tool has to clean up after a cancel or timeout, before it is given up.
+        grace: seconds that an async tool has to clean up after a cancel or timeout, before its call ends.
         lease: seconds after which a call is given up whose tool has no timeout of its own. While it waits for a
             person's answer they do not pass.
         name: name of the worker.
 
-    A sync tool cannot be stopped. When it is cancelled or times out, its thread is given up: the call ends at once, the
-    thread runs on in the background, takes no slot, and does not keep the process alive.
+    A sync tool cannot be stopped. When it is cancelled or times out, its thread is abandoned: the call ends at once,
+    the thread continues in the background, takes no slot, and does not keep the process alive.
 
     Raises `ToolSchemaError` for two tools of one name or a function that cannot be a tool, `ConfigError` for a bad
     file.
@@ -82,7 +82,7 @@ class Tools(Worker):
         self.slots = slots
         self.grace = grace
         self.abandoned = 0
-        """Calls given up while they still ran."""
+        """Abandoned calls that still ran."""
         self.on_ask: Callable[[Question], Awaitable[JsonValue]] | None = None
         """Puts the questions of tools to a person; without it they are not answered."""
         self._tools: dict[str, AnyTool] = {}
@@ -202,7 +202,7 @@ class Tools(Worker):
             self._leases = loop.call_at(min(later), self._end_leases, loop)
 
     def _asks(self, op: ToolCall, the_tool: AnyTool) -> bool:
-        """Whether a person is asked. What a plan says counts only where it is stricter: it may come from anywhere."""
+        """Return whether a person must approve. A plan's mark counts only if it is stricter: plans are not trusted."""
         return bool(op.approve or the_tool.approve)
 
     async def allowed(self, job: Job) -> ToolCall | Failure:

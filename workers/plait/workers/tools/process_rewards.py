@@ -24,7 +24,7 @@ _END, _TAG = "<extra_0>", "ки"
 
 
 class RewardPrompt(NamedTuple):
-    """What a model is given."""
+    """The input of a model."""
 
     ids: list[int]
     """Token ids."""
