@@ -149,9 +149,7 @@ class Engine(Worker):
         if self._core is None or self.lost:
             raise EngineError(self.lost or f"the engine {self.name!r} is not running")
         if self._orders:
-            raise EngineError(
-                f"the engine {self.name!r} has {len(self._orders)} running requests: let them end first"
-            )
+            raise EngineError(f"the engine {self.name!r} has {len(self._orders)} running requests: let them end first")
         order = Reload(str(folder), loop.create_future())
         self._inbox.put(order)
         await order.done
