@@ -377,6 +377,10 @@ def _wrong_field(item: Result) -> str:
         return "`partial` or `extracted`, which no worker says"
     if item.patch is not None:
         return "a plan, and a worker makes none"
+    return _wrong_statistics(item)
+
+
+def _wrong_statistics(item: Result) -> str:
     if item.signals is not None:
         try:
             Signals.model_validate(item.signals.__dict__)
