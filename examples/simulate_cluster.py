@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from plait import Join, ModelCall, Plan, Plugin, Request, Sampling, Step
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import SimReport, Throttle, WorkerFault, simulate, varied
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import SimReport, Throttle, WorkerFault, simulate, varied
 
 
 def plan(chains: int, length: int, problems: int, votes: int) -> Plan:

@@ -14,7 +14,7 @@ import pytest
 import plait
 from plait.apps import command_table, main
 from plait.core.errors import PluginError
-from plait.distributions import CONTENTS, explain_missing
+from plait.distributions import CONTENTS, EXTRAS, explain_missing
 from plait.runtime.plugins import entry_points
 from plait.runtime.plugins.entry_points import GROUPS
 from plait.runtime.plugins.loader import PluginKind, Plugins
@@ -37,6 +37,12 @@ def declared(project: dict[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def test_the_table_of_names_is_what_the_distributions_declare() -> None:
     assert CONTENTS == {project["name"]: declared(project) for project in PROJECTS.values()}
+
+
+def test_the_extra_of_each_distribution_installs_it() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) == set(CONTENTS)
+    assert all(extras[extra] == [distribution] for distribution, extra in EXTRAS.items())
 
 
 @pytest.mark.parametrize("root", SIDE)

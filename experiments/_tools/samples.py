@@ -13,8 +13,8 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 from plait_research.samples.sample import RecordedSample
+from plait_research.simulation.simulator import Host, LatencyModel, simulate
 
 __all__ = ["Question", "Voted", "Way", "place_of", "questions", "vote"]
 

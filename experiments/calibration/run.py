@@ -49,8 +49,8 @@ from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
 from plait_research.calibrate import compared
+from plait_research.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
 
 from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick

@@ -26,8 +26,8 @@ from plait.core.result import Result, Usage
 from plait.planners._shared.functions import read_problem
 from plait.planners.search.code_search import CodeSearch, Searching
 from plait.planners.search.code_search.selection import Evidence, Rule, choose
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 from .._tools.command import Given, command
 from .._tools.functions import PUBLIC, TESTS, Function, functions, run_here, run_python

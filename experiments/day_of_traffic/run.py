@@ -16,8 +16,8 @@ import time
 
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.runtime.simulation.latency import Host, varied
-from plait.runtime.simulation.workload import at_rate, simulate_workload
+from plait_research.simulation.latency import Host, varied
+from plait_research.simulation.workload import at_rate, simulate_workload
 
 SLOTS, SAMPLES, DECODE = 8, 4, 50.0
 LENGTH = 150.0

@@ -34,8 +34,8 @@ from plait.core.result import Result, Usage
 from plait.core.view import StepView, View
 from plait.policies.schedule.deadline import Deadline
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.latency import Host, saturating
-from plait.runtime.simulation.workload import at_rate, simulate_workload
+from plait_research.simulation.latency import Host, saturating
+from plait_research.simulation.workload import at_rate, simulate_workload
 
 from .._tools.command import Given
 from .._tools.kept import lines_of

@@ -20,7 +20,7 @@ from plait.core.ops import ModelCall, Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Signals, Usage
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
+from plait_research.simulation.simulator import Host, LatencyModel, simulate
 
 from .._tools.voters.settings import Setting
 from .._tools.voters.sums import SAMPLES, TOP, WINDOW, Drawn, Sample

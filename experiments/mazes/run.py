@@ -24,8 +24,8 @@ from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.core.tools.tool import ToolSpec
 from plait.planners.search.tree import Tree
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 __all__ = ["CONTENDERS", "Maze", "Walk", "solve"]
 

@@ -14,8 +14,8 @@ from random import Random
 
 from plait.core import Join, ModelCall, Plan, Plugin, Ref, Request, Sampling, Step, Text, ToolCall
 from plait.core.events import Job
-from plait.runtime.simulation.latency import Host, LatencyModel
-from plait.runtime.simulation.simulator import SimReport, Throttle, simulate, varied
+from plait_research.simulation.latency import Host, LatencyModel
+from plait_research.simulation.simulator import SimReport, Throttle, simulate, varied
 
 from .._tools.measure import Row
 

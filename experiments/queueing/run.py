@@ -15,8 +15,8 @@ from statistics import median
 
 from plait.core import Plugin, Request
 from plait.core.budget import Budget
-from plait.runtime.simulation.latency import Host, saturating, varied
-from plait.runtime.simulation.workload import WorkloadReport, at_rate, simulate_workload
+from plait_research.simulation.latency import Host, saturating, varied
+from plait_research.simulation.workload import WorkloadReport, at_rate, simulate_workload
 
 from .._tools.measure import Row
 from .._tools.traffic import DEADLINE, HALF, MOST, PEAK, SHARE, SLOTS, SPEEDS, plans

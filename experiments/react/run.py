@@ -26,8 +26,8 @@ from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.tools.react import React
-from plait.runtime.simulation.latency import Host, LatencyModel
-from plait.runtime.simulation.simulator import SimReport, simulate
+from plait_research.simulation.latency import Host, LatencyModel
+from plait_research.simulation.simulator import SimReport, simulate
 
 from .._tools.measure import Row
 

@@ -22,9 +22,9 @@ from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Result, Signals, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
 from plait_research.planners.partial_rollout import PartialRollout
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 from .._tools.measure import Row
 

@@ -42,7 +42,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.client.profile import Profile
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.calibrate import RecordedAttempt, fit, recorded
+from plait_research.simulation.calibrate import RecordedAttempt, fit, recorded
 
 from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick

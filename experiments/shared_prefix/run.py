@@ -16,8 +16,8 @@ from statistics import median
 
 from plait.core import Plugin, Request
 from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
-from plait.runtime.simulation.latency import Host, varied
-from plait.runtime.simulation.workload import WorkloadReport, at_rate, simulate_workload
+from plait_research.simulation.latency import Host, varied
+from plait_research.simulation.workload import WorkloadReport, at_rate, simulate_workload
 
 from .._tools.measure import Row
 

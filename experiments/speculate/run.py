@@ -20,8 +20,8 @@ from plait.core.ops import ModelCall
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners.effort.speculate import Speculate
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 from .._tools.measure import Row
 

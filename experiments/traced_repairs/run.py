@@ -26,8 +26,8 @@ from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.planners.search.code_search import CodeSearch
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 from .._tools.functions import BRANCHED, PUBLIC, TESTS, Function, functions, returned, run_here, run_python
 from .._tools.statistics import difference, mean

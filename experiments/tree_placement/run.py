@@ -26,8 +26,8 @@ from plait.planners.search.tree import Tree
 from plait.policies.schedule.affinity import Affinity
 from plait.policies.schedule.least_loaded import LeastLoaded
 from plait.policies.schedule.random import Random as Anywhere
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 __all__ = ["PLACES", "Placed", "placed"]
 

@@ -99,7 +99,7 @@ def replay(rule: Rule, size: int, run: Record, problem: CountdownProblem) -> Row
     """Run one rule over the first `size` recorded samples of a problem."""
     from plait.core.ops import Plugin
     from plait.core.request import Request
-    from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
+    from plait_research.simulation.simulator import Host, LatencyModel, simulate
 
     plugins = _plugins()
     merge = Plugin.of(rule.merge).model_dump()

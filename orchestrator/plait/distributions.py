@@ -6,7 +6,7 @@ into a distribution is found here too. It imports nothing, because `plait --help
 
 from __future__ import annotations
 
-__all__ = ["CONTENTS", "explain_missing"]
+__all__ = ["CONTENTS", "EXTRAS", "explain_missing"]
 
 CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-bench": {
@@ -24,7 +24,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "command": (
             "learn diff", "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts",
             "learn route", "learn show", "learn strategies", "learn takeover", "learn undo", "runs export",
-            "simulate calibrate", "simulate tune",
+            "simulate", "simulate calibrate", "simulate tune",
         ),
     },
     "plait-server": {
@@ -34,13 +34,16 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
 """By distribution and kind: names of plugins, and words of commands."""
 
 
+EXTRAS = {"plait-bench": "bench", "plait-research": "research", "plait-server": "serve"}
+"""The extra of plait that installs a side distribution."""
+
+
 def explain_missing(kind: str, name: str) -> str | None:
     """Return which side distribution holds a plugin or command and how to install it, or `None` if none does."""
     for distribution, kinds in CONTENTS.items():
         if name in kinds.get(kind, ()):
-            extra = distribution.removeprefix("plait-")
             return (
                 f"The {kind} `{name}` is in {distribution}, which is not installed. "
-                f"Install it: pip install 'plait[{extra}]'."
+                f"Install it: pip install 'plait[{EXTRAS[distribution]}]'."
             )
     return None

@@ -42,7 +42,7 @@ def loaded(code: str) -> set[str]:
 
 
 # Seconds are the machine's, modules are ours: a start takes as long as what it loads.
-HEAVY = {"numpy", "jsonschema", "networkx", "aiohttp", "ray", "torch", "vllm", "plait.runtime.simulation"}
+HEAVY = {"numpy", "jsonschema", "networkx", "aiohttp", "ray", "torch", "vllm", "plait_research.simulation"}
 
 
 @pytest.mark.parametrize(

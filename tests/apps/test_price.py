@@ -83,6 +83,15 @@ def test_a_dry_run_has_the_usage_of_calls_that_are_as_long_as_they_may_be(
     assert usage.completion == tokens
 
 
+def test_without_plait_research_the_price_has_no_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.runtime.plugins.entry_points.HOOKS", "plait.no-hooks")
+    price = told(capsys)
+    assert price["at_most"]["tokens"] == 4 * 64 and "seconds" not in price
+    assert "pip install 'plait[research]'" in str(price["seconds_by"])
+
+
 def test_a_dry_run_wakes_a_policy_that_waits_for_a_time() -> None:
     client = AsyncOrchestrator(config=Config(journal="off"), workers=[])
     request = client.brief(Request.of({"text": "Why?", "planner": "sample:n=2", "seconds": 1})).request

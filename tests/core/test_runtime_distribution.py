@@ -10,8 +10,8 @@ import pytest
 
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.runtime_distribution import Branches, Problems, n_for
-from plait.runtime.simulation.engine_profile import EngineProfile
-from plait.runtime.simulation.simulator import simulate
+from plait_research.simulation.engine_profile import EngineProfile
+from plait_research.simulation.simulator import simulate
 
 LENGTHS = [max(1, int(Random(i).lognormvariate(4.5, 0.6))) for i in range(200)]
 

@@ -487,8 +487,8 @@ def test_a_run_that_limits_neither_tokens_nor_cost_has_a_bound() -> None:
     world.submit(think("a"), think("b", "a"), default_token_limit=10)
     world.succeed("a", tokens=10, finish="length")
     assert message(world) == (
-        "BudgetExceeded: run r: all 10 tokens are used up; nobody limited this run, so that the default of 10 tokens "
-        "holds (setting `default_token_limit`): raise `tokens`"
+        "BudgetExceeded: run r: all 10 tokens are used up; this run has no limit of its own, so the default of 10 "
+        "tokens holds (setting `default_token_limit`): raise `tokens`"
     )
 
 

@@ -269,7 +269,7 @@ def test_an_order_for_a_step_that_is_not_there_fails_the_run_in_words(step: str,
     world.succeed("r:a")
     world.stop_all()
     assert world.finish.failure is not None
-    said = f"StopsByName raised PluginError: it stops or hedges {step!r}, which is the id of no step of the run 'r'"
+    said = f"StopsByName raised PluginError: it stops or hedges {step!r}, which is not the id of a step of the run 'r'"
     assert world.finish.failure.message == f"{said}{hint} (an id is `step.id`)"
     world.succeed("s:a")
     assert world.finishes["s"].status == "done"

@@ -174,7 +174,7 @@ def test_a_place_that_names_no_worker_fails_the_run_in_words() -> None:
     world = World(policies={"nowhere": Nowhere()})
     world.submit(call("a"), policies=["nowhere"])
     assert world.finish.failure is not None
-    said = "Nowhere raised PluginError: it places a step on 'nowhere', and there is no such worker (there are: w)"
+    said = "Nowhere raised PluginError: it places a step on 'nowhere', which does not exist (workers: w)"
     assert world.finish.failure.message == said
 
 
@@ -222,7 +222,7 @@ def test_a_model_that_nobody_serves_is_a_clear_failure() -> None:
     world.submit(think("a", model="big"))
     assert world.finish.failure is not None
     assert world.finish.failure.kind == "NoWorker"
-    assert "no worker serves the model 'big'; those there are: 'small', 'tiny'" in world.finish.failure.message
+    assert "no worker serves the model 'big' (models: 'small', 'tiny')" in world.finish.failure.message
 
 
 def test_a_model_whose_worker_comes_back_is_waited_for_and_a_policy_cannot_place_elsewhere() -> None:

@@ -251,7 +251,7 @@ def test_an_expansion_that_is_too_deep_is_refused_before_it_happens() -> None:
 def test_a_chain_of_more_turns_is_refused_whole() -> None:
     world = World()
     world.submit(think("a"), call("b", "a"), think("c", after="a"), think("d", "c", "b"), budget=Budget(turns=2))
-    assert message(world) == "BudgetExceeded: run r: r:d would be turn 3, and 2 are the most; raise `turns`"
+    assert message(world) == "BudgetExceeded: run r: r:d would be turn 3 of at most 2; raise `turns`"
 
 
 def test_turns_go_on_through_expansions_and_branches_count_by_themselves() -> None:

@@ -38,7 +38,7 @@ def test_a_cycle_is_named() -> None:
 )
 def test_an_unknown_step_is_named_wherever_it_is_referred_to(step: Step) -> None:
     said = refusal(call("x"), step)
-    assert said == "r:a refers to 'nobody', which is no step it can see; there are a, x"
+    assert said == "r:a refers to 'nobody', which is not a step in its scope: a, x"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from plait.core.request import Request
 from plait.core.result import Usage
 from plait.core.states import State
 from plait.machine.machine import Machine
-from plait.runtime.simulation.latency import Host, varied
-from plait.runtime.simulation.workload import at_rate, simulate_workload
+from plait_research.simulation.latency import Host, varied
+from plait_research.simulation.workload import at_rate, simulate_workload
 from tests.machine.kit import Registry, World, call, join, think
 
 

@@ -17,8 +17,8 @@ from plait.core.result import Result
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply
+from plait_research.simulation.simulator import simulate
 from tests.planners.test_react import call, look
 from tests.runtime.client.test_messages import Seen, said
 from tests.runtime.driver.test_flows import cut

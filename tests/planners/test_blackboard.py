@@ -12,9 +12,9 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import SimReport, simulate
 from plait_research.planners.blackboard import Blackboard
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import SimReport, simulate
 
 PARTS = ("one", "two", "three", "four")
 

@@ -22,11 +22,11 @@ from plait.core.tools.tool import tool
 from plait.planners.search.evolve import Evolve
 from plait.planners.search.evolve.islands import _read_changes  # pyright: ignore[reportPrivateUsage]
 from plait.planners.search.evolve.population import Grid, Member, is_better, median_and_deviation
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.code import CodeEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox, shared
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 CASES = [{"args": [[3, 1, 2]], "want": [1, 2, 3]}, {"args": [[]], "want": []}, {"args": [[2, 2]], "want": [2, 2]}]
 PROBLEM = json.dumps({"prompt": "Sort numbers.", "entry": "ordered", "public": CASES})

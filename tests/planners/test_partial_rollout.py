@@ -15,9 +15,9 @@ from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Token, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import SimReport, simulate
 from plait_research.planners.partial_rollout import PartialRollout
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import SimReport, simulate
 
 LOOK = ToolSpec(name="look")
 TOOLS = (LOOK, ToolSpec(name="write", side_effects=True), ToolSpec(name="buy", approve=True))

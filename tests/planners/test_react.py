@@ -23,9 +23,9 @@ from plait.core.tools.turns import unread, wanted
 from plait.planners._shared.tool_instructions import LAST
 from plait.planners.tools.react import React
 from plait.planners.tools.react.options import classify_calls
-from plait.runtime.simulation.latency import Host, LatencyModel
-from plait.runtime.simulation.simulator import SimReport, simulate
 from plait.workers.scripted import Reply, Scripted
+from plait_research.simulation.latency import Host, LatencyModel
+from plait_research.simulation.simulator import SimReport, simulate
 from tests.runtime.client.test_messages import Seen, said
 
 SPECS = (

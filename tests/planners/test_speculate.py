@@ -18,8 +18,8 @@ from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.effort.speculate import Speculate, best_window
-from plait.runtime.simulation.latency import Host, LatencyModel
-from plait.runtime.simulation.simulator import SimReport, simulate
+from plait_research.simulation.latency import Host, LatencyModel
+from plait_research.simulation.simulator import SimReport, simulate
 
 TOOLS = (
     ToolSpec(name="look", parameters={"type": "object", "properties": {"n": {"type": "integer"}}}),

@@ -24,11 +24,11 @@ from plait.planners.search.tree.vote import choose
 from plait.policies.schedule.affinity import Affinity
 from plait.policies.schedule.random import Random as Anywhere
 from plait.policies.score.model import Model
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted
 from plait_bench.tasks.countdown import Countdown
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 SEARCHES = ["best-first", "stride", "beam", "dvts", "rebase", "ets", "mcts", "lats", "dfs", "particle"]
 PUZZLE = "11 7 5 3 -> 24"

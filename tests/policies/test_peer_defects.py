@@ -18,7 +18,7 @@ from plait.planners.votes.sample import Sample
 from plait.policies.merge.majority import Majority
 from plait.policies.merge.weighted import Weighted
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
+from plait_research.simulation.simulator import Host, LatencyModel, simulate
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import branches, confident, voter
 

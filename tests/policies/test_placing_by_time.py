@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from plait.core import ModelCall, Plan, Plugin, Request, Sampling, Step, Text
 from plait.core.budget import Budget
 from plait.machine.run_statistics import DecodeSpeed
-from plait.runtime.simulation.latency import Host, varied
-from plait.runtime.simulation.workload import at_rate, simulate_workload
+from plait_research.simulation.latency import Host, varied
+from plait_research.simulation.workload import at_rate, simulate_workload
 
 
 def request(*policies: str | Plugin, tokens: int = 100, seconds: float | None = None, text: str = "why?") -> Request:

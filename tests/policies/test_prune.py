@@ -164,11 +164,11 @@ def test_countdown_compares_operations() -> None:
     assert sorted(bench.given_up) == [3]
 
 
-def test_branches_that_do_not_stream_are_an_error_with_the_remedy() -> None:
-    bench = Bench(2, "redundant")
+def test_branches_that_must_not_stream_are_an_error_with_the_remedy() -> None:
+    bench = Bench(2, "redundant", stream=False)
     bench.done(1)
     assert bench.finish is not None and bench.finish.failure is not None
-    assert "set stream=true" in bench.finish.failure.message
+    assert "leave out stream=false" in bench.finish.failure.message
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40))

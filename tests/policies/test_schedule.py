@@ -20,7 +20,7 @@ from plait.machine.records import Node
 from plait.machine.views import NodeView
 from plait.policies.schedule.trie_order import TrieOrder
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import (
+from plait_research.simulation.simulator import (
     Host,
     LatencyModel,
     SimReport,
@@ -31,7 +31,7 @@ from plait.runtime.simulation.simulator import (
     varied,
     whole,
 )
-from plait.runtime.simulation.workload import WorkloadReport, simulate_workload
+from plait_research.simulation.workload import WorkloadReport, simulate_workload
 
 PLACING = (
     "affinity", "gang", "trie-order", "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",

@@ -19,8 +19,8 @@ from plait.core.search import SearchTree
 from plait.core.tools.tool import ToolSpec
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.growth import Growth
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import simulate
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import simulate
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 TOOLS = tuple(ToolSpec(name=name, parameters=TEXT) for name in ("tests", "reward", "perplexity"))

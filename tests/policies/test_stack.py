@@ -17,7 +17,7 @@ from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
 from plait.core.view import StepView, View
 from plait.runtime.client.config import Config
-from plait.runtime.simulation.simulator import Host, SimReport, simulate
+from plait_research.simulation.simulator import Host, SimReport, simulate
 
 
 class By(Policy):

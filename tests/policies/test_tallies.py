@@ -30,8 +30,8 @@ from plait.policies.stop.futility import Futility
 from plait.policies.stop.saturation import Saturation
 from plait.policies.stop.semantic_entropy import SemanticEntropy
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, simulate
 from plait_research.policies.stop.deepconf_consensus import DeepConfConsensus
+from plait_research.simulation.simulator import Host, LatencyModel, simulate
 from tests.policies.branches import LETTERS, branch, branches, confident, ended
 
 ANSWERS = st.sampled_from(["A", "B", "c", "?", None])

@@ -24,9 +24,9 @@ from plait.planners.tools.react import React
 from plait.policies.merge.tool_majority import ToolMajority
 from plait.policies.schedule.waves import Waves
 from plait.policies.stop.first_finish import FirstFinish
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.simulator import SimReport, simulate
 from plait.workers.scripted import Reply, Scripted
+from plait_research.simulation.latency import Host
+from plait_research.simulation.simulator import SimReport, simulate
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 LOOK = Function(

@@ -13,10 +13,10 @@ from plait.core.request import Request
 from plait.core.search import SearchNode
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.growth import Growth
-from plait.runtime.simulation.latency import Host, Outcome as Sayer
-from plait.runtime.simulation.simulator import simulate
 from plait_bench.tasks._countdown_states import solvable
 from plait_bench.tasks.countdown import Countdown
+from plait_research.simulation.latency import Host, Outcome as Sayer
+from plait_research.simulation.simulator import simulate
 
 from .script import Script
 

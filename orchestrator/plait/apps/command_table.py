@@ -65,7 +65,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Measure": {
         "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
         "eval compare": (".commands.compare", "compare", "Compare saved results of several planners."),
-        "simulate": (".commands.simulate", "simulate", "Run a plan in virtual time and compare policies."),
     },
     "Serve": {
         "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),

@@ -49,7 +49,9 @@ class CallConfig(Generation):
         description="Text that the model's turn begins with. `no-thinking`: an ended block of thoughts, for a model "
         "that thinks before it answers (NoThinking, arXiv 2504.09858).",
     )
-    stream: bool = Field(default=False, description="Send the text while it is being written.")
+    stream: bool | None = Field(
+        default=None, description="Send the text while it is being written. By default if somebody reads it."
+    )
     window: int | None = Field(
         default=None,
         ge=0,

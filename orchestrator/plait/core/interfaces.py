@@ -180,7 +180,7 @@ class Policy(PluginModel):
     """
 
     needs_stream: ClassVar[bool] = False
-    """Whether it judges the branches of a vote while they are written, so that they have to stream."""
+    """Whether it reads text while it is written. Model calls of its run then stream unless they forbid it."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""

@@ -220,8 +220,10 @@ class ModelCall(Frozen):
     not sent to a server without this feature, so a prompt that relies on it must ask for it in its text too."""
     sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
     """How its tokens are sampled: what its sources set, resolved."""
-    stream: bool = False
-    """Send text deltas while generating: to the step's reader if it expands, and to the subscribers of the run."""
+    stream: bool | None = Field(default=None, exclude_if=lambda stream: stream is None)
+    """Whether its text is sent while it is generated, which costs CPU time for each token. `None`: if somebody reads
+    it, which is a policy that `needs_stream` or a follower of the run. `True`: always, for a reader or a merge of the
+    plan that reads unfinished text. `False`: to followers of the run alone."""
     model: str | None = None
     """Name of the model (or of a LoRA adapter) that answers; `None`: any that a worker serves."""
     salt: str = ""
@@ -246,7 +248,7 @@ class ModelCall(Frozen):
             chat: bool = False,
             begin: str = "",
             sampling: Sampling = ...,
-            stream: bool = False,
+            stream: bool | None = None,
             model: str | None = None,
             salt: str = "",
             tools: Sequence[Function] = (),

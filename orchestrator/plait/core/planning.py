@@ -94,7 +94,7 @@ class CallOptions(SamplingOptions, total=False):
     begin: str
     """The start of the model's turn in a chat, the end of a prompt that is plain text. Some servers do not support it,
     and some models write it again: readers accept all of these."""
-    stream: bool
+    stream: bool | None
     model: str | None
     salt: str
     tools: Sequence[Function]

@@ -1,8 +1,8 @@
-"""Assembles what leaves the machine: the operation that a worker gets, with references put in, contexts continued and
+"""Build what leaves the machine: the operation that a worker gets, with references filled in, contexts continued and
 limits applied; and the one `Finish` of a run.
 
-A value is put in once, and references inside it are not read. A continued context is carried as token ids where the
-engine gave them, and as text where it did not.
+A value is inserted once, and references inside it are not expanded. A continued context is carried as token ids if the
+engine reported them, and otherwise as text.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .shared_sequence import Series, TalkHistory
 
 
 def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> ModelCall | ToolCall:
-    """Return a step's operation with all that its needs gave. A think step goes on from `known` tokens and generates at
-    most `tokens` more; its thoughts have at most `thoughts`, if that is given.
+    """Return a step's operation with the values of its needs filled in. A think step continues `known` tokens and
+    generates at most `tokens` more, of them at most `thoughts` tokens of thoughts if that limit is given.
 
-    A sampled one that goes on has a seed of its own, made of its step's seed and `known`: a seed starts afresh with
-    each attempt, so the same one would give the first new token the random number of the first token of all. The same
-    is true of the code of arithmetic sampling.
+    A sampled continuation gets its own seed, derived from the step's seed and `known`: a seed restarts with each
+    attempt, so the unchanged seed would give the first new token the random number of the very first token. The same
+    holds for the code of arithmetic sampling.
     """
     op = node.step.op
     if op.kind == "think":
@@ -42,7 +42,7 @@ def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None
         return _think(node, op, tokens + known)
     assert op.kind == "call"
     if not op.args:
-        return op
+        return op  # the same object: thousands of calls without arguments need no copies
     values = _values(node)
     args = {key: substitute(value, values) for key, value in op.args.items()}
     return op if args == op.args else ToolCall(tool=op.tool, args=args, approve=op.approve)
@@ -50,6 +50,7 @@ def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None
 
 def _think(node: Node, op: ModelCall, tokens: int) -> ModelCall:
     sampling = op.sampling
+    # Without a context, references or a lower limit the plan's own operation is sent, without a copy.
     if tokens < sampling.max_tokens:
         sampling = sampling.model_copy(update={"max_tokens": tokens})
     elif node.after is None and not (node.deps and _refers(op)):
@@ -63,14 +64,15 @@ def _think(node: Node, op: ModelCall, tokens: int) -> ModelCall:
         earlier = conversation(node.after, node.after_own).messages
         messages = earlier.with_more(_messages(op, values))
         context = _context(node.after, node.after_own).with_more()
-        update |= {"messages": messages, "heard": len(earlier), "context": context}
+        update.update(messages=messages, heard=len(earlier), context=context)
     elif node.after is not None:
+        # A plain continuation has no turns: the context and the step's own prompt are one text to the model.
         update["prompt"] = _context(node.after, node.after_own, op.before).with_more(own)
     return op.model_copy(update=update)
 
 
 def _refers(op: ModelCall) -> bool:
-    """Whether values of other steps are put into a prompt: a step may need some for no more than the order."""
+    """Whether a prompt includes values of other steps: a step may need another only for the order."""
     return bool(op.messages) or any(isinstance(part, Ref) for part in op.prompt)
 
 
@@ -95,9 +97,9 @@ def _message(message: Message, values: dict[str, JsonValue]) -> Message:
 
 
 def conversation(step: Node, own: bool) -> TalkHistory:
-    """Return the conversation that a step ended, its own turn last. What was no chat counts as one user's message.
+    """Return the conversation that a step ended, its own turn last. A step outside a chat counts as one user message.
 
-    Each turn is added once to what was said before it: the time is that of the turns since the last call.
+    Each turn is appended once to the turns before it, so a call takes time for the turns since the last call only.
     """
     turns: list[tuple[Node, Node]] = []
     node: Node | None = context_step(step, own)
@@ -108,6 +110,7 @@ def conversation(step: Node, own: bool) -> TalkHistory:
         turns.append((last, node))
         node = context_step(node.after, node.after_own) if node.after is not None else None
     talk = TalkHistory(Series(), 0) if node is None or node.talk is None else node.talk
+    # Oldest first: each turn extends the history of the turn before it.
     for last, first in reversed(turns):
         assert last.outcome.own is not None and first.step.op.kind == "think"
         asked = _asked(first)
@@ -122,7 +125,7 @@ def _chats(node: Node) -> bool:
 
 
 def _asked(node: Node) -> tuple[Message, ...]:
-    """Return what a step put to the model in its conversation."""
+    """Return the messages that a step sent to the model in its conversation."""
     op = node.step.op
     assert op.kind == "think"
     values = _values(node)
@@ -131,10 +134,10 @@ def _asked(node: Node) -> tuple[Message, ...]:
 
 
 def prompt(node: Node) -> Series[Text | Tokens]:
-    """Return the whole prompt of a step that was sent to a worker, as text and tokens; empty for one that was not.
+    """Return the whole prompt of a step that was sent to a worker, as text and tokens; empty for any other step.
 
-    Only who reads it pays for it: engines with a chat template are given messages. Of a line of many turns each turn's
-    part is made once.
+    The prompt is built on demand, because engines with a chat template take messages instead. Each turn's part of a
+    long trajectory is built once.
     """
     if node.attempts.ran_on is None:
         return Series()
@@ -143,7 +146,7 @@ def prompt(node: Node) -> Series[Text | Tokens]:
     while at is not None and at.sent is None:
         chain.append(at)
         at = context_step(at.after, at.after_own) if at.after is not None else None
-        if at is not None and _has_ids(at):  # what came before is in its ids
+        if at is not None and _has_ids(at):  # its ids include everything before it
             break
     for step in reversed(chain):
         step.sent = _prompt(step)
@@ -152,7 +155,7 @@ def prompt(node: Node) -> Series[Text | Tokens]:
 
 
 def _prompt(node: Node) -> Series[Text | Tokens]:
-    """Return a step's prompt, where that of the step that it continues is known."""
+    """Return a step's prompt. The prompt of the step that it continues must be known already."""
     op = node.step.op
     assert op.kind == "think"
     values = _values(node)
@@ -166,7 +169,7 @@ def _prompt(node: Node) -> Series[Text | Tokens]:
 
 
 def _has_ids(node: Node) -> bool:
-    """Whether a worker has said the token ids of a step's prompt and output."""
+    """Whether a worker has reported the token ids of a step's prompt and output."""
     result = node.outcome.own
     return result is not None and bool(result.prompt_ids) and bool(result.token_ids or not result.text)
 
@@ -174,7 +177,8 @@ def _has_ids(node: Node) -> bool:
 def _context(step: Node, own: bool, before: str = "") -> Series[Text | Tokens]:
     """Return the context that a step ended with: its prompt and its output, up to the last occurrence of `before`.
 
-    With `own` that is what the step generated itself; else that of the innermost think step whose value became its own.
+    With `own`, the context is the step's own generation; otherwise that of the innermost think step whose value became
+    the step's value.
     """
     step = context_step(step, own)
     result = step.outcome.own
@@ -189,13 +193,14 @@ def _context(step: Node, own: bool, before: str = "") -> Series[Text | Tokens]:
 
 
 def _tokens(ids: tuple[int, ...], within: str | None = None) -> Tokens:
-    """Return ids that a result has as a piece of prompt. They were checked when it came: a context has many."""
+    """Return the token ids of a result as a piece of a prompt."""
+    # Not validated again: the result's ids were checked when it came, and a context has many.
     return Tokens.model_construct(ids=ids, within=within)
 
 
 def prior(node: Node) -> str:
-    """Return what stands in a step's line before its own text, from the model's first token on: the line that it
-    continues, as far as `before`, and its own prompt."""
+    """Return the text before a step's own text in its trajectory: the trajectory that it continues, up to `before`, and
+    the step's own prompt."""
     op = node.step.op
     if op.kind != "think" or node.after is None or op.chat:  # a turn of a conversation begins a line
         return ""
@@ -210,8 +215,8 @@ def prior(node: Node) -> str:
 
 
 def written(node: Node) -> tuple[Text | Tokens, ...]:
-    """Return what a step and the steps that it expanded into added to its line: token ids where the engine gave them.
-    Where the last of them has no result, what it had been given to read on. Empty if another line gave the value."""
+    """Return the pieces that a step and its expansion added to its trajectory, as token ids if the engine reported
+    them. If the last step has no result, its continued context counts. Empty if another trajectory gave the value."""
     first, last = node.outcome.own, node
     while last.inner is not None and last.inner.output is not None:
         last = last.inner.output
@@ -223,9 +228,7 @@ def written(node: Node) -> tuple[Text | Tokens, ...]:
         return (Tokens(ids=ids[start:], text=last.outcome.own.line[len(first.prior) :]),)
     if last.outcome.own is not None:
         return (Text(text=last.outcome.own.line[len(first.prior) :]),)
-    if (
-        context_step(last.after, last.after_own).outcome.own is None
-    ):  # what it continues has failed: it was given nothing
+    if context_step(last.after, last.after_own).outcome.own is None:  # the step that it continues has failed
         return ()
     (context, *put), text = tuple(prompt(last)) or (Text(text=""),), prior(last)[len(first.prior) :]
     if context.kind == "text":
@@ -235,7 +238,7 @@ def written(node: Node) -> tuple[Text | Tokens, ...]:
 
 
 def context_step(step: Node, own: bool) -> Node:
-    """Return the step whose own prompt and output are the context that `step` ended with; `own` as in `context`."""
+    """Return the step whose own prompt and output are the context that `step` ended with; `own` as in `_context`."""
     inner = step
     while not own and inner.inner is not None and inner.inner.output is not None:
         inner = inner.inner.output
@@ -252,6 +255,7 @@ def finish(run: Run, output: Node) -> Finish:
     """Return the one `Finish` of a run whose output step has ended and that has no attempt left."""
     status, failure = _status(run, output)
     partial: dict[str, JsonValue] = {}
+    # A run that a policy broke may have an output value, but a failed run must not show it as its answer.
     answered = output.outcome.result is not None and status in ("done", "partial")
     if answered:
         path = output.path_tokens.total
@@ -273,6 +277,7 @@ def finish(run: Run, output: Node) -> Finish:
 
 
 def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
+    # First: a policy that raised cancels all steps, so the output step's end is only a consequence.
     if run.broken is not None:
         return "failed", run.broken
     if output.outcome.result is not None:
@@ -283,5 +288,6 @@ def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
         return "cancelled", given_up(*run.cancelled)
     if output.outcome.failure is None:
         return "failed", given_up(output.outcome.cause, output.last_move[4])
+    # A limit that was reached after some steps ended leaves values worth keeping: the run is partial and not failed.
     some = any(node.outcome.own is not None and node.merge is None for node in run.nodes)
     return ("partial" if output.outcome.limited and some else "failed"), output.outcome.failure

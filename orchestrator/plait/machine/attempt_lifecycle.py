@@ -1,4 +1,4 @@
-"""The life of an attempt: it begins on a worker, is asked to stop, is over. Also what that wakes among blocked steps.
+"""Start, stop and end attempts on workers, and queue the blocked steps that an end may unblock.
 
 The lowest layer of the machine that acts. It writes to attempts, workers, accounts and timers. It moves no step and
 makes no choice.
@@ -32,9 +32,9 @@ class Slots:
         self.lease = lease
         self.timers: Timers = Timers()
         self.closing: list[Run] = []
-        """Runs that may be over, as their last attempt is gone or their output has ended."""
+        """Runs that may be over, because their last attempt or their output step has ended."""
         self.stirred: dict[str, Run] = {}
-        """Runs of which something has ended or begun to speak: their policies are asked again about held steps."""
+        """Runs with an attempt that has ended or reported its first tokens: their policies review held steps again."""
         self._records = records
         self._queue = queue
 
@@ -47,11 +47,12 @@ class Slots:
         priority: int,
         reason: str,
     ) -> Attempt:
-        """Send a step to a worker, to go on from a checkpoint if there is one."""
+        """Send a step to a worker, continuing from the checkpoint if there is one."""
         records, run, ask = self._records, node.run, grant.ask
         tokens = grant.tokens + (grant.thoughts or 0)
         records.last_attempt = number = records.last_attempt + 1
         op = node.step.op
+        # A call without arguments has nothing to fill in, and there may be thousands of them.
         if not isinstance(op, ToolCall) or op.args:
             op = resolve(node, grant.tokens, 0 if checkpoint is None else len(checkpoint.ids), grant.thoughts)
         attempt = Attempt(number, node, worker, tokens, grant.short, records.now, priority)
@@ -61,7 +62,7 @@ class Slots:
         run.live += 1
         records.thinking += op.kind == "think"
         node.attempts.ran_on = worker.name
-        if isinstance(op, ModelCall):
+        if isinstance(op, ModelCall):  # a tool call leaves no text to continue
             attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:
@@ -78,6 +79,7 @@ class Slots:
                 )
             budgets.reserve(node.account, attempt)
             seconds = budgets.seconds_left(node.account, records.now)
+        # Counted here and not when the worker confirms: the next choice of a worker must see the slot as taken.
         worker.load += tokens
         worker.running += 1
         self._queue.begun(attempt)
@@ -85,23 +87,25 @@ class Slots:
             prefix_groups.begun(node.place.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
             self.timers.add(records.now + self.lease, "lease", attempt)
+        if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
+            op = op.model_copy(update={"stream": True})
         generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
         job = Job(number, run.id, node.id, op, seconds, generated, priority, attempt.charge.counted)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
 
     def stop(self, attempt: Attempt, cause: Cause, about: str = "") -> None:
-        """Ask a worker to stop an attempt, which is no longer its step's from now on."""
-        # The slot is not free yet: the worker may generate on until it has heard. But one that never answers must not
-        # keep it for ever, hence the timer.
+        """Ask a worker to stop an attempt. The attempt no longer belongs to its step."""
+        # The slot is not free yet: the worker may generate until it receives the request. A worker that never answers
+        # must not keep the slot for ever, hence the timer.
         attempt.state = "stopping"
         attempt.leave()
         self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
         self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, cause, about))
 
     def cut(self, attempt: Attempt, reason: str) -> None:
-        """Ask a worker to stop an attempt whose budget is used up. It stays its step's: what it has generated until
-        then is the step's result, as at the end of `max_tokens`."""
+        """Ask a worker to stop an attempt whose budget is used up. The attempt still belongs to its step: its text so
+        far is the step's result, as at the end of `max_tokens`."""
         attempt.cut = reason
         self.timers.add(self._records.now + self.cancel_timeout, "cancel", attempt)
         self._records.actions.append(Cancel(attempt.node.id, attempt.id, attempt.worker.name, "budget", reason))
@@ -117,14 +121,13 @@ class Slots:
         return True
 
     def over(self, attempt: Attempt, usage: Usage | None, read: bool = False, dead: bool = False) -> None:
-        """Take note that an attempt is over: its slot and its reservation are free again.
+        """End an attempt, and free its slot and its reservation.
 
-        `read` is whether its tokens go into its step's value, `dead` whether it surely generates no more. Without
-        `usage` nobody knows what it generated: the meter counts what was heard of and the prompt as it is estimated,
-        and the rest as uncounted. The accounts are charged all
-        that it might have generated, since a limit is hard. The exception is an attempt that is dead and had made
-        reports: then they are charged these and one more, as large as the largest. Example: of 500 tokens reserved, 40
-        heard of, at most 16 at a time: 56.
+        `read`: its tokens go into its step's value. `dead`: it surely generates no more. Without `usage` the meter
+        counts the reported tokens and the estimated prompt, and the rest as uncounted. The accounts are charged the
+        whole reservation, since a limit is hard. Exception: for a dead attempt that had reported, they are charged the
+        reports and one more as large as the largest. Example: 500 tokens reserved, 40 reported, at most 16 at a time:
+        56.
         """
         node, worker = attempt.node, attempt.worker
         run = node.run
@@ -132,16 +135,17 @@ class Slots:
         if usage is None:
             usage = self._unknown(attempt)
         if attempt.tokens and usage.completion < attempt.tokens:
-            sources = usage.sources + _AT_LEAST  # as many as it had reported
+            sources = usage.sources + _AT_LEAST  # the reports are a lower bound
             usage = usage.model_copy(update={"completion": attempt.tokens, "sources": sources})
         # From here on its reports are late: `attempts` no longer has it, so no event can reach it twice.
-        attempt.state = "gone"
+        attempt.state = "ended"
         del self._records.attempts[attempt.id]
         attempt.leave()
         run.live -= 1
         if not run.live and not run.paused:
             self._records.waiting += 1
         self._records.thinking -= node.step.op.kind == "think"
+        # Remembered by model, so that a budget of thoughts reserves some even if the step does not set `thinking`.
         if usage.thoughts and node.step.op.kind == "think":
             worker.thinks.add(node.step.op.model)
         if usage is not NO_USAGE:
@@ -153,6 +157,7 @@ class Slots:
             prefix_groups.gone(node.place.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:
             self._settle(node.account, attempt, usage, known, dead)
+        # Steps that a policy keeps for this worker have no other occasion: the next one may take the freed slot.
         if worker.held.heaps and worker.free > 0:
             self.ask_next(worker.held, "")
         if run.held.heaps:
@@ -161,8 +166,8 @@ class Slots:
             self.closing.append(run)  # a run finishes only when nothing of it generates any more: its usage is whole
 
     def _settle(self, account: Account, attempt: Attempt, usage: Usage, known: Usage | None, dead: bool) -> None:
-        """Charge the end of an attempt to its accounts, and ask again about steps that they hold back. `known` is the
-        usage that its worker has reported."""
+        """Charge the end of an attempt to its accounts, and queue the steps that they hold back. `known` is the usage
+        that its worker has reported."""
         if known is not None:
             charge = usage.completion + usage.uncounted
             # Before the accounts settle: the steps that they ask about next may have the same prompt.
@@ -177,7 +182,7 @@ class Slots:
                 self.ask_next(payer.held, lane)
 
     def _unknown(self, attempt: Attempt) -> Usage:
-        """Return what is known of an attempt of which nothing was told."""
+        """Return the usage of an attempt whose worker reported none."""
         node = attempt.node
         if node.step.op.kind != "think":
             return NO_USAGE
@@ -188,17 +193,18 @@ class Slots:
             prompt=prompt.tokens,
             cost=attempt.charge.cost,
             uncounted=max(0, attempt.reserved - attempt.tokens),
-            uncounted_prompt=max(prompt.tokens, prompt.margin),  # perhaps it was not even sent
+            uncounted_prompt=max(prompt.tokens, prompt.margin),  # the prompt may not even have been sent
             sources=_NOBODY_KNOWS if attempt.charge.cost else UNKNOWN,
         )
 
     def won(self, attempt: Attempt, result: Result) -> Result:
-        """Take note of the attempt that gave its step a value, and stop the other one.
+        """Record the attempt that gave its step a value, stop the other one, and return the result.
 
-        Return the result. Its usage counts also the tokens that the attempt went on from; the meter counts these no
-        longer as generated for nobody.
+        The result's usage includes the tokens that the attempt continued from; the meter no longer counts these as
+        wasted.
         """
         node = attempt.node
+        # The winner has left its step already (`over`), so a live attempt here is its hedge partner.
         if node.attempts.live is not None:
             self.stop(node.attempts.live, "superseded")
         node.attempts.ran_on = attempt.worker.name
@@ -213,6 +219,8 @@ class Slots:
             node.place.prefix_group.finished.append(ended)
             if node.step.op.kind == "think":
                 worker = attempt.worker
+                # Attempts on the worker, averaged over start and end (this one has left, hence + 1). Resumed tokens
+                # took no decoding time.
                 worker.speed.add((attempt.beside + worker.running + 1) / 2, ended.seconds, ended.tokens - reused)
         return result
 
@@ -223,13 +231,13 @@ class Slots:
         self._let_go(self._records.workers[event.worker])
 
     def worker_down(self, name: str, returning: bool) -> None:
-        """Take a worker out, with all that it had cached."""
+        """Remove a worker, with everything that it had cached."""
         self._queue.worker_down(name, returning)
         self._records.prefixes.forget(name)
         self._let_go(self._records.workers[name])
 
     def _let_go(self, worker: WorkerState) -> None:
-        """Ask again about all steps that wait for a worker, which has gone away or has other slots now."""
+        """Queue all steps that wait for a worker, because it went down or its slots changed."""
         nodes, worker.held = worker.held.nodes(), Backlog[Node]()
         for node in nodes:
             node.place.blocked = None
@@ -238,13 +246,13 @@ class Slots:
     # -- blocked steps -------------------------------------------------------------------------------------------------
 
     def ask_next(self, backlog: Backlog[Node], key: str) -> None:
-        """Put the first step behind a key back into the queue, to be asked about again."""
+        """Put the first step of a key back into the ready queue, which checks it again."""
         node = backlog.take(key)
         if node is not None:
             self._queue.push(node)
 
     def ask_others(self, node: Node) -> None:
-        """A ready step has ended, and its budgets may block steps that it went before: one of these may start now."""
+        """Queue the next step of each budget over a ready step that has ended: it may have blocked them."""
         lane = node.place.lane
         for account in node.account.chain() if node.account is not None else ():
             if account.held.heaps:

@@ -1,6 +1,6 @@
-"""Ready steps that wait: their order, and the backlog of those that may not start now.
+"""Order ready steps, and keep a backlog of those that may not start now.
 
-It knows of a step what orders it and whether it is still ready.
+It reads only a step's order and whether the step is still ready.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def queued(node: R) -> Queued[R]:
 class Backlog(Generic[R]):
     """Ready steps that may not start now, by key; those of one key in order of priority, rank, arrival.
 
-    When something has changed, the first step of a key is asked about again, and the next one only when that one did
-    not stay blocked. So a limit that blocks thousands costs a question or two an attempt.
+    When something has changed, the first step of a key is checked again, and the next one only if that one did not
+    stay blocked. A limit that blocks thousands of steps thus costs one or two checks per attempt.
     """
 
     __slots__ = ("heaps",)
@@ -58,6 +58,7 @@ class Backlog(Generic[R]):
 
     def take(self, key: str) -> R | None:
         """Take out the first step of a key that is still ready, or return `None`."""
+        # Steps that ended while they waited are dropped here: to find them in the heap at their end would be a search.
         heap = self.heaps.get(key, ())
         while heap:
             node = heapq.heappop(heap)[3]
@@ -73,6 +74,7 @@ class Backlog(Generic[R]):
         if not ready:
             self.heaps.clear()
             return None
+        # A scan of all keys is cheap enough: `first` is called only when nothing else of a run moves.
         first = min(ready)
         for key, heap in list(self.heaps.items()):
             if first in heap:

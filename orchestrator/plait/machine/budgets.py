@@ -1,14 +1,14 @@
-"""Accounts: what a nest of budgets still allows.
+"""Accounts: admit and charge attempts under nested budgets.
 
-An account exists only where a budget sets a limit; each knows the account around it, and what is charged to one is
-charged to all around it.
+An account exists only where a budget sets a limit. It refers to the account around it, and a charge to one account is
+a charge to all accounts around it.
 
 Before an attempt starts it reserves its prompt, which is known, and the tokens that such attempts usually generate
-(`lengths.py`). It is granted all that is left, up to what it asks for. What it reports is charged as it comes. When a
-limit is reached, all attempts under it are cut (`Machine`). Example: of a budget of 300 tokens, eight attempts that may
+(`lengths.py`). It is granted all that is left, up to its request. Its reports are charged as they come. When a limit
+is reached, all attempts under it are cut (`Machine`). Example: of a budget of 300 tokens, eight attempts that may
 generate 512 each and usually need 20 start together, and may use the 300 in any proportion.
 
-With `Budget.strict`, on a worker that does not report how far it is, and while all limits are far off (`far_off`),
+With `Budget.strict`, on a worker that does not report progress, and while all limits are far off (`far_off`),
 an attempt reserves all that it may generate.
 Example: of a budget of 100 tokens, two attempts that may generate 60 each get 60 and then, when the first has ended
 after 20 tokens, 60 again.
@@ -29,28 +29,28 @@ from .records import Account, Attempt, Node
 
 
 class Ask(NamedTuple):
-    """What an attempt wants."""
+    """The tokens and the price that an attempt requests."""
 
     tokens: int = 0
-    """The most that it may generate, `thoughts` included; 0 for a tool."""
+    """Maximum number of generated tokens, `thoughts` included; 0 for a tool."""
     likely: int = 0
-    """What it is likely to generate."""
+    """Tokens that it is likely to generate."""
     counted: bool = False
     """Its worker reports tokens while it generates, so that it can be cut."""
     prompt: int = 0
     """Tokens of its prompt, where a budget limits them."""
     margin: int = 0
-    """By how many that may be too low."""
+    """Tokens by which `prompt` may be too low."""
     estimated: bool = False
-    """That is an estimate."""
+    """`prompt` is an estimate."""
     price: Price | None = None
-    """Of its model on its worker."""
+    """Price of its model on its worker."""
     thoughts: int | None = None
-    """The most tokens of thoughts; `None`: it is not known that there may be any."""
+    """Maximum tokens of thoughts; `None`: the model is not known to write any."""
 
 
 NOTHING = Ask()
-"""What a tool call wants."""
+"""The request of a tool call."""
 
 
 class Grant(NamedTuple):
@@ -58,13 +58,13 @@ class Grant(NamedTuple):
 
     tokens: int
     short: str = ""
-    """The limit by which that is less than it asked for, in words."""
+    """The limit that made `tokens` less than requested, as a message."""
     ask: Ask = NOTHING
     thoughts: int | None = None
 
 
 CALL = Grant(0)
-"""Of a tool call without a budget."""
+"""The grant of a tool call without a budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class Refusal:
 
 
 class _Limit(NamedTuple):
-    """One limit of tokens or cost, and where its account stands."""
+    """One limit of tokens or cost, with the account's use of it."""
 
     name: str
     most: float
     used: float
     reserved: float
-    """By live attempts."""
+    """Reserved by live attempts."""
     each_prompt: float
-    """What a token of a prompt counts."""
+    """Charge for a prompt token."""
     each_token: float
-    """What a generated token counts."""
+    """Charge for a generated token."""
 
 
 def open_account(
@@ -134,10 +134,10 @@ def _limits(account: Account, price: Price | None) -> Iterator[_Limit]:
 
 
 def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = False) -> Grant | Wait | Refusal:
-    """Say whether an attempt can start under all accounts around it.
+    """Decide whether an attempt can start under all accounts around it.
 
-    With less left than it is likely to need it waits while others run, since most give some back; when none does, it
-    gets what is left. `decided`: that it starts was decided before, and all that is asked is what it gets.
+    If less is left than it is likely to need, it waits while others run, since most give some back; if none runs, it
+    gets what is left. `decided`: a recorded decision starts it, so only the grant is computed.
     """
     if account is None:
         return Grant(ask.tokens) if ask.tokens else CALL
@@ -162,10 +162,10 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         if fit.waits:
             hold = hold or payer
     if hold:
-        return Wait(hold)  # only now: a limit further out may be used up for good, and then waiting is in vain
+        return Wait(hold)  # only now: a limit further out may be used up for good, and then waiting is useless
     if thoughts is None:
         return Grant(granted, short, ask)
-    words = min(granted, ask.tokens - (ask.thoughts or 0))  # what is short is taken from the thoughts
+    words = min(granted, ask.tokens - (ask.thoughts or 0))  # a shortage reduces the thoughts first
     return Grant(words, short, ask, min(thoughts, granted - words))
 
 
@@ -186,14 +186,14 @@ class _Fit(NamedTuple):
 
     granted: int
     short: str
-    """The limit by which that is less than it asks for."""
+    """The limit that made `granted` less than requested."""
     waits: bool
-    """Some of what live attempts hold may come back, so that it should wait."""
+    """Live attempts may give back some of their reservations, so it should wait."""
 
 
 def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> _Fit | Refusal:
-    """Fit an attempt that was granted so much so far into the limits of one more account."""
-    # What cannot be cut in time has to fit as a whole; the rest is cut where the limit is reached.
+    """Fit an attempt with `granted` tokens so far into the limits of one more account."""
+    # An attempt that cannot be cut in time has to fit as a whole; any other is cut when the limit is reached.
     full = payer.budget.strict or not ask.counted
     waits = False
     for one in _limits(payer, ask.price):
@@ -212,13 +212,13 @@ def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> _
 
 
 FAR_OFF_ATTEMPTS = 16
-"""How many such attempts have to fit into what is left of a limit that is far off."""
+"""Number of such attempts that must fit into the rest of a limit that is far off."""
 
 
 def far_off(account: Account, tokens: int, price: Price | None) -> bool:
-    """Whether an attempt that may generate so many tokens can be charged whole, as if it generated all of them: no
-    limit is near, and half of what is left is still there when all that runs is counted so. Such an attempt need not
-    report how far it is, which costs a server a line for every token."""
+    """Return whether an attempt that may generate `tokens` can be charged in full at its start: no limit is near, and
+    all reservations together stay within half of the rest. Such an attempt need not report progress, which costs a
+    server a line for every token."""
     for payer in account.chain():
         if payer.budget.strict or (payer.budget.cost is not None and price is None):
             return False
@@ -230,25 +230,25 @@ def far_off(account: Account, tokens: int, price: Price | None) -> bool:
 
 
 def _may_give_back(account: Account, limit: _Limit, full: bool, counted: bool) -> bool:
-    """Return whether less of a limit may be used once something has ended that runs."""
+    """Return whether an end of a running attempt may free part of a limit."""
     if not limit.each_token:
         return account.held_back.estimates > 0
     return limit.reserved > 0 if full and not (counted or account.counted) else account.running > 0
 
 
 def _more(account: Account, limit: str) -> str:
-    """Return how a run gets more of what is limited."""
+    """Return the advice on how to raise a limit."""
     if account.by_default and limit == "tokens" and not account.changed:
         most = account.budget.tokens
         return (
-            f"nobody limited this run, so that the default of {most} tokens holds (setting `default_token_limit`): "
-            f"raise `tokens`"
+            f"this run has no limit of its own, so the default of {most} tokens holds (setting "
+            f"`default_token_limit`): raise `tokens`"
         )
     return f"raise `{limit}`"
 
 
 def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
-    """Return a refusal in words."""
+    """Return the message of a refusal."""
     raised = _more(account, limit.name)
     if limit.name == "tokens":
         return f"{account.owner}: all {account.budget.tokens} tokens are used up; {raised}"
@@ -267,6 +267,7 @@ def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
 
 def _held(account: Account, attempt: Attempt) -> int:
     """Return the tokens that an attempt has reserved in an account and not reported yet."""
+    # A strict budget reserves the whole grant; any other only the likely length, because the rest can be cut.
     if account.budget.strict or not attempt.charge.counted:
         return max(0, attempt.reserved - (attempt.tokens if attempt.charge.counted else 0))
     return max(0, attempt.charge.likely - attempt.tokens)
@@ -281,13 +282,14 @@ def _rate(price: Price | None) -> float:
 
 
 def reserve(account: Account, attempt: Attempt) -> None:
-    """Charge the start of an attempt: its prompt, and what it is likely to generate."""
-    if attempt.node.place.lane == "call":  # it asked for nothing
+    """Charge the start of an attempt: its prompt and its likely tokens."""
+    if attempt.node.place.lane == "call":  # a call reserves no tokens
         for payer in account.chain():
             payer.attempts += 1
             payer.running += 1
         return
     price = attempt.charge.price
+    # The prompt is charged at once: the worker reads it whatever becomes of the attempt.
     attempt.charge.cost = price.input * attempt.charge.prompt / MILLION if price is not None else 0.0
     for payer in account.chain():
         held = _held(payer, attempt)
@@ -317,13 +319,14 @@ def take_in(account: Account, attempt: Attempt) -> None:
 
 
 def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -> Account | None:
-    """Charge tokens that a counted attempt reports; return the account of which a limit is reached by that."""
+    """Charge tokens that a counted attempt reports; return the account whose limit is reached by them, if any."""
     price, before = attempt.charge.price, attempt.charge.cost
     if price is not None:
         attempt.charge.cost += tokens * _rate(price) + (now - attempt.charge.priced_until) * price.hour / 3600
         attempt.charge.priced_until = now
     reached: Account | None = None
     for payer in account.chain():
+        # `_held` reads `attempt.tokens`, and each account reserves by its own rule: add, compare, and restore.
         held = _held(payer, attempt)
         attempt.tokens += tokens
         less = held - _held(payer, attempt)
@@ -339,7 +342,7 @@ def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -
 
 
 def reached(account: Account) -> str:
-    """Return in words which limit of tokens or cost is reached; nothing if none is."""
+    """Return a message naming the limit of tokens or cost that is reached, or an empty text."""
     limit = account.budget
     if limit.tokens is not None and account.tokens >= limit.tokens:
         return f"{account.owner}: all {limit.tokens} tokens are used up; {_more(account, 'tokens')}"
@@ -351,8 +354,8 @@ def reached(account: Account) -> str:
 
 
 def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage | None, now: float) -> list[Account]:
-    """Charge the end of an attempt that generated so many tokens, uncounted ones among them; return the accounts that
-    hold steps back and may now admit one. Without `usage` nobody knows what its prompt and its cost came to."""
+    """Charge the end of an attempt that generated `tokens`, uncounted ones included; return the accounts that hold
+    steps back and may now admit one. Without `usage` its prompt and its cost are unknown."""
     holders: list[Account] = []
     if account is None:
         return holders
@@ -365,7 +368,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
                 holders.append(payer)
         return holders
     price, counted = attempt.charge.price, attempt.tokens if attempt.charge.counted else 0
-    more = tokens - counted  # what was charged while it ran is not charged again
+    more = tokens - counted  # tokens that were charged while it ran are not charged again
     prompt, cost = _final_prompt_and_cost(attempt, tokens, more, usage, now)
     for payer in account.chain():
         held = _held(payer, attempt)
@@ -380,6 +383,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
         payer.held_back.estimates -= attempt.charge.estimated
         payer.running -= 1
         back = held * _rate(price) + _cost_of_margin(attempt)
+        # Exactly 0 when nothing runs: the remainder of a sum of floats would count against later attempts.
         payer.held_back.cost = payer.held_back.cost - back if payer.running else 0.0
         if payer.held.heaps:
             holders.append(payer)
@@ -413,20 +417,21 @@ class FlowWaits:
     """Names of the flow's scopes; any other account is one around the flow."""
 
     def of(self, node: Node, account: Account) -> int:
-        """Return those that count against an account."""
+        """Return the number of calls that count against an account."""
         calls = self.calls.get(node.step.name)
         return calls.get(self.scopes.get(account, ""), 0) if calls else 0
 
 
 def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: FlowWaits | None = None) -> str | None:
-    """Charge steps that enter the plan, needs before those that need them, in a scope of this level; return a message,
-    charging nothing, if a budget does not allow them.
+    """Charge steps that enter the plan, needs before their dependants, in a scope of this level; return a message, and
+    charge nothing, if a budget does not allow them.
 
-    A step of a flow that would be a turn too many enters, and is refused when it would start: the flow hears of it."""
+    A flow's step above the limit of turns enters and is refused at its start, so that the flow receives the failure."""
     if account is None:
         return None
     owner_step = nodes[0].scope.owner if nodes else None
     of_flow = owner_step is not None and is_root(owner_step.step)
+    # Collected first and written at the end: a refusal by an outer account must leave the inner ones unchanged.
     entered: list[tuple[Account, dict[Node, int], dict[Node, int]]] = []
     for payer in account.chain():
         limit, owner = payer.budget, payer.owner
@@ -455,8 +460,8 @@ def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: Fl
 
 
 def _turns(node: Node, known: Mapping[Node, int], waited: int) -> int:
-    """Return the most model calls along any chain that leads to a step, that one included, as far as they are known.
-    `waited`: those that a flow had waited for."""
+    """Return the maximum number of model calls along any chain that ends with this step, as far as they are known.
+    `waited`: the calls that a flow had waited for."""
     most = waited + (known.get(node.scope.owner, 0) if node.scope.owner is not None else 0)
     for dep in node.deps:
         most = max(most, known.get(dep, 0))
@@ -467,13 +472,13 @@ def _turns(node: Node, known: Mapping[Node, int], waited: int) -> int:
 
 
 def _too_many_turns(account: Account, node: Node, turns: int) -> str:
-    problem = f"{node.id} would be turn {turns}, and {account.budget.turns} are the most"
+    problem = f"{node.id} would be turn {turns} of at most {account.budget.turns}"
     return f"{account.owner}: {problem}; raise `turns`"
 
 
 def too_late(node: Node) -> str | None:
-    """Return a message if a think step would be a turn too many: the steps that it needs may have come to more turns,
-    by expanding, than were known when it entered the plan."""
+    """Return a message if a think step exceeds the limit of turns: its needs may have expanded into more turns than
+    were known when it entered the plan."""
     for payer in node.account.chain() if node.account is not None else ():
         if payer.budget.turns is not None:
             payer.turns[node] = turns = _turns(node, payer.turns, payer.waited.get(node, 0))
@@ -488,7 +493,7 @@ def covers(account: Account, inner: Account | None) -> bool:
 
 
 def seconds_left(account: Account | None, now: float) -> float | None:
-    """Return the time until the nearest deadline, or `None` if there is none."""
+    """Return the seconds until the nearest deadline, or `None` without a deadline."""
     if account is None:
         return None
     nearest: float | None = None

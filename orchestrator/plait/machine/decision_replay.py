@@ -1,8 +1,8 @@
-"""Following decisions that were made before, and taking a run over from another machine.
+"""Replay recorded decisions, and take a run over from another machine.
 
-A machine chooses by all its runs which step goes to which worker. A journal that holds only some of them cannot repeat
-that choice, so it records it. Its *orders* are the attempts that were sent out and the steps that were refused one. A
-machine that follows them makes the same attempts under the same ids, whatever slots it has.
+A machine considers all its runs when it chooses which step goes to which worker. A journal that holds only some of
+them cannot repeat that choice, so it records it as *orders*: the attempts that were sent out and the steps that were
+refused one. A machine that follows them makes the same attempts under the same ids, whatever slots it has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SendOrder(NamedTuple):
 
 
 class RefuseOrder(NamedTuple):
-    """A step that failed when it was its turn: its budget was used up, no worker served it, or a policy raised."""
+    """A step that failed at its start: its budget was used up, no worker served it, or a policy raised."""
 
     step: str
     failure: Failure
@@ -54,9 +54,8 @@ def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrde
 
 
 def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers, run: Run, at: float) -> list[Node]:
-    """Move a run's records between machines, its times by as much as their clocks differ; return its ready steps.
-
-    No attempt of it may be left. It is forgotten why its steps were blocked in the other machine: this one asks again.
+    """Move a run's records between machines, shift its times by the difference of their clocks, and return its ready
+    steps. The run must have no attempt left. Blocked steps become ready, because this machine checks them again.
     """
     assert not run.live and run.id not in into.runs
     shift = at - other.now
@@ -73,11 +72,13 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
         node.shift(shift)
         node.place.blocked = None
     ready = sorted((node for node in run.nodes if node.state is State.READY), key=lambda node: node.place.ticket)
+    # Tickets of the other machine mean nothing here: the steps arrive again, in their old order.
     for node in ready:
         node.place.ticket = node.place.turn = 0
     for timer in its_timers.of(run):
         timers.add(timer.at + shift, timer.kind, timer.subject)
     into.runs[run.id] = run
     into.nodes.update((node.id, node) for node in run.nodes)
+    # New attempts are numbered above those of both machines: a late event must not name a new attempt.
     into.last_attempt = max(into.last_attempt, other.last_attempt)
     return ready

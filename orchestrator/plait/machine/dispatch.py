@@ -1,12 +1,10 @@
-"""Which ready steps start, and where: budgets and policies are asked, free slots are filled, running steps hedged.
+"""Choose which ready steps start, and where: check budgets and policies, fill free slots, hedge running steps.
 
-A ready step to which a worker could be given may still be *blocked*: by a budget that is used up for now, by a policy
-that holds it, or because the user has paused its run. It then waits in a backlog (`Backlog`) of the account or
-the run. When something has changed there, the first step of the backlog is asked about again, and when that one starts,
-the next.
+A ready step with a free worker may still be *blocked*: by a budget that is used up for now, by a policy that holds it,
+or because the user has paused its run. It then waits in a backlog (`Backlog`) of the account or the run. When
+something has changed there, the first step of the backlog is checked again, and when that one starts, the next.
 
-What policies make of the news of their runs is done here too: stops, hedges, and times at which they want to be asked
-again.
+The decisions of policies on events of their runs are applied here too: stops, hedges, and times of the next review.
 
 The layer above `steps.py`. It knows no plan.
 """
@@ -41,18 +39,18 @@ class Dispatcher:
 
     def __init__(self, records: Records, queue: ReadyQueue, slots: Slots, steps: Steps) -> None:
         self.holding: dict[str, Run] = {}
-        """Runs of which policies may hold steps back."""
+        """Runs with steps that policies may hold back."""
         self.orders: deque[Order] | None = None
-        """Recorded orders that are left to follow; `None`: steps are sent out as is decided here."""
+        """Recorded orders that are left to follow; `None`: this machine decides what to send."""
         self.refused: list[tuple[int, RefuseOrder]] = []
-        """Steps of the last event that were refused an attempt, each with how many actions came before."""
+        """Steps of the last event that were refused an attempt, each with the number of actions before it."""
         self._records = records
         self._queue = queue
         self._slots = slots
         self._steps = steps
 
     def advance(self) -> None:
-        """Go on until nothing moves: tell the neighbours of ended steps, then fill slots, which may end steps."""
+        """Spread the ends of steps and fill slots, which may end steps, until nothing moves."""
         steps = self._steps
         while True:
             if steps.ended:
@@ -64,12 +62,12 @@ class Dispatcher:
     def _fill(self) -> None:
         """Send out ready steps until no slot is free or no step may start."""
         slots, take = self._slots, self._queue.take
-        if slots.stirred:  # the first behind each name only: the next is asked when that one has started
+        if slots.stirred:  # only the first behind each name: the next is checked when that one has started
             for run in slots.stirred.values():
                 for behind in list(run.held.heaps):
                     slots.ask_next(run.held, behind)
             slots.stirred.clear()
-        if self.orders is not None:  # a replay: what was decided then, and not what would be now
+        if self.orders is not None:  # a replay repeats the recorded decisions instead of deciding again
             self.follow(hedges=False)
             return
         while True:
@@ -79,7 +77,7 @@ class Dispatcher:
                 return
 
     def _consider(self, node: Node, worker: WorkerState | None) -> None:
-        """Start a step that a worker has room for, or find out what blocks it."""
+        """Start a step that a worker has room for, or block it."""
         run = node.run
         if run.paused:
             self._block(node, "pause", run.set_aside)
@@ -90,7 +88,7 @@ class Dispatcher:
         account = node.account
         answer: budgets.Grant | budgets.Wait | budgets.Refusal | None
         if account is None and node.place.lane == "call":
-            answer = budgets.CALL  # a call without a budget asks for nothing: thousands of them need not be weighed
+            answer = budgets.CALL  # a call without a budget needs no check, and there may be thousands of them
         else:
             answer = self._admit(node, worker)
             if answer is None:
@@ -100,8 +98,8 @@ class Dispatcher:
             if run.policies.placers:
                 place = self._place(node, worker)
                 if isinstance(place, Defer):
-                    # Behind a worker that runs something it is asked again when that ends; a worker that runs nothing
-                    # gives no such occasion, so it waits for news of its run.
+                    # Behind a busy worker the step is checked again when an attempt there ends. An idle worker gives no
+                    # such occasion, so the step waits for an event of its run.
                     busy = self._records.workers.get(place.worker)
                     if busy is not None and busy.up and busy.running:
                         self._block(node, "policy", busy.held, "", place.reason)
@@ -110,17 +108,18 @@ class Dispatcher:
                     self.holding[run.id] = run  # so that one starts regardless when nothing else of it moves
                     return
                 chosen, reason = place
-                if node.ended:  # a policy that raised while it was asked has ended the run
+                if node.ended:  # a policy raised and thereby ended the run
                     return
                 if chosen is not worker and account is not None:
-                    # Another worker may cost more, or not report tokens: then the step stays where it has been granted.
+                    # Another worker may cost more, or not report tokens: then the step stays on the admitted worker.
                     there = self._admit(node, chosen)
                     if isinstance(there, budgets.Grant):
                         worker, answer = chosen, there
                 else:
                     worker = chosen
             priority = node.place.priority * PRIORITY_STEP
-            if node.place.rank and node.place.rank[0] == node.place.rank[0]:  # it may be no number
+            # Workers get one number: the rank only orders steps of equal priority, so it is clamped below the next one.
+            if node.place.rank and node.place.rank[0] == node.place.rank[0]:  # it may be NaN
                 priority += int(max(-_MOST_RANK, min(_MOST_RANK, node.place.rank[0])))
             self._start(node, worker, answer, priority, reason)
         elif isinstance(answer, budgets.Wait):
@@ -129,14 +128,14 @@ class Dispatcher:
             self._refuse(node, Failure(kind="BudgetExceeded", message=answer.message))
 
     def _admit(self, node: Node, worker: WorkerState) -> budgets.Grant | budgets.Wait | budgets.Refusal | None:
-        """Ask the budgets over a step whether it may start on a worker; `None` if the worker has to count its prompt
-        first."""
+        """Return the budgets' decision whether a step may start on a worker, or `None` if the worker has to count its
+        prompt first."""
         account, op = node.account, node.step.op
         if account is None or op.kind == "call":
             return budgets.admit(account, self.asks(node, worker, node.attempts.checkpoint), self._records.now)
         late = budgets.too_late(node)
         if late is not None:
-            return budgets.Refusal(late)  # before its prompt is counted, which would cost a round for nothing
+            return budgets.Refusal(late)  # before its prompt is counted, which would be a wasted request
         known = len(node.attempts.checkpoint.ids) if node.attempts.checkpoint is not None else 0
         if account.prompts and node.id not in node.run.prompt_sizes.uncounted:
             size = prompt_sizes.prompt_size(node, worker, known, ask=True)
@@ -147,15 +146,17 @@ class Dispatcher:
         return budgets.admit(account, self.asks(node, worker, node.attempts.checkpoint), self._records.now)
 
     def asks(self, node: Node, worker: WorkerState, checkpoint: Checkpoint | None) -> budgets.Ask:
-        """Return what a further attempt at a step wants, without the tokens that it goes on from."""
+        """Return the request of a further attempt at a step, without the tokens that it continues from."""
         op, account = node.step.op, node.account
         if op.kind != "think":
             return budgets.NOTHING
         known = len(checkpoint.ids) if checkpoint is not None else 0
         most = op.sampling.max_tokens - known
+        # Estimates of lengths and prompts cost time and serve only accounts that limit them.
         if account is None or not (account.lengths or account.thinking):
             return budgets.Ask(most)
         thoughts = None
+        # By default a model may think or not: thoughts are requested once an answer of it here has had some.
         if account.thinking or op.sampling.thinking == "on" or op.model in worker.thinks:
             thoughts = op.most_thoughts
             most += thoughts
@@ -178,7 +179,7 @@ class Dispatcher:
             lost = f" ({self._records.lost})" if self._records.lost else ""
             return f"no worker serves {op.kind} steps{lost}; start one, or check why it ended"
         names = ", ".join(map(repr, self._queue.models())) or "none by name"
-        return f"no worker serves the model {op.model!r}; those there are: {names}; start one, or leave `model` out"
+        return f"no worker serves the model {op.model!r} (models: {names}); start one, or leave `model` out"
 
     def _start(self, node: Node, worker: WorkerState, grant: budgets.Grant, priority: int, reason: str) -> None:
         node.attempts.count += 1
@@ -200,8 +201,8 @@ class Dispatcher:
         key: str = "",
         reason: str = "",
     ) -> None:
-        """Let a ready step wait. One that a budget had blocked and that something else blocks now makes place for the
-        next one behind that budget, which may fare better; the reverse can wait until something of the run ends."""
+        """Block a ready step. If a budget blocked it before and something else does now, the next step behind that
+        budget is queued, which may start; in the reverse case, that can wait until an attempt of the run ends."""
         before = node.place.blocked
         same = before is not None and before.backlog is backlog and before.key == key
         since = before.since if before is not None and same else self._records.now
@@ -211,14 +212,14 @@ class Dispatcher:
             self._slots.ask_next(before.backlog, before.key)
 
     def resume(self, run: Run) -> None:
-        """Put the steps that were due while a run was paused back where they stood."""
+        """Queue the steps that were due while a run was paused, at their old places."""
         nodes, run.set_aside = run.set_aside.nodes(), Backlog[Node]()
         for node in nodes:
             node.place.blocked = None
             self._queue.push(node)
 
     def _place(self, node: Node, default: WorkerState) -> tuple[WorkerState, str] | Defer:
-        """Ask all policies: a hold of any holds, else the first that names a worker with room places."""
+        """Ask all policies: any of them may defer the step; else the first that names a worker with room decides."""
         chosen: tuple[WorkerState, str] | None = None
         run, workers = node.run, self._records.workers
         subject = NodeView(node)
@@ -233,24 +234,25 @@ class Dispatcher:
                 worker = workers.get(name) if name is not None else None
                 if name is not None and worker is None:
                     there = ", ".join(workers) or "none"
-                    raise PluginError(f"it places a step on {name!r}, and there is no such worker (there are: {there})")
+                    raise PluginError(f"it places a step on {name!r}, which does not exist (workers: {there})")
             except RAISED as error:
                 failure = raised(policy, error)
                 self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure.bare, run.id)))
                 self._steps.break_with(run, failure)
                 return default, ""
+            # The loop continues after a choice, because a later policy may still defer the step.
             if chosen is None and worker is not None and worker.free > 0 and worker.in_lane(node.place.lane):
                 chosen = worker, reason
         return chosen or (default, "")
 
     def _force(self) -> bool:
-        """Let a step of each run start whose policies hold all that there is to do; return whether there was one."""
+        """Start one step of each run whose policies hold everything back; return whether there was one."""
         forced = False
         for run in list(self.holding.values()):
             if run.live or run.paused or (run.forced is not None and run.forced.state is READY):
                 continue
             if any(node.state is EXPANDING and (node.deps or node.merge is None) for node in run.nodes):
-                continue  # its planner will say more; a flow, which has no needs, may be waiting for just this step
+                continue  # its planner will send more; a flow, which has no needs, may be waiting for just this step
             node = run.held.first()
             if node is None:
                 del self.holding[run.id]
@@ -263,13 +265,13 @@ class Dispatcher:
     # -- hedges --------------------------------------------------------------------------------------------------------
 
     def hedge(self, wish: Hedge, run: Run) -> None:
-        """Make a second attempt at a running step, if that can be done at once and within its budgets."""
+        """Start a second attempt at a running step, if a worker is free and its budgets allow it."""
         node = self._records.nodes.get(wish.step)
         if node is None or node.run is not run or node.attempts.live is None or node.attempts.hedged or run.paused:
             return
         step, first = node.step, node.attempts.live
-        # Twice is once too often for a call with side effects; and a reader that follows the text of one attempt cannot
-        # take back what it has made of it.
+        # A call with side effects must not run twice. A planner that streams the text of one attempt cannot take back
+        # the steps that it has made of it.
         if step.side_effects or (step.expands and step.op.kind == "think" and step.op.stream):
             return
         lane = node.place.lane
@@ -281,14 +283,14 @@ class Dispatcher:
             return
         checkpoint = first.checkpoint()
         grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), self._records.now)
-        if isinstance(grant, budgets.Grant) and not grant.short:  # cut short it could only end in less than the first
+        if isinstance(grant, budgets.Grant) and not grant.short:  # a shorter hedge could only give less than the first
             node.attempts.hedged = True
             node.attempts.hedge = self._slots.begin(node, worker, grant, checkpoint, first.priority, wish.reason)
 
     # -- orders of another machine -------------------------------------------------------------------------------------
 
     def follow(self, hedges: bool) -> None:
-        """Follow the recorded orders in turn, as far as that can be done now."""
+        """Follow the recorded orders in turn, as far as they can be followed now."""
         records = self._records
         while self.orders:
             order = self.orders[0]
@@ -310,7 +312,8 @@ class Dispatcher:
                 continue
             again = hedges and first is not None and not node.attempts.hedged
             if not again and node.state is not READY:
-                return  # what has ended must spread first
+                return  # ended steps must spread first
+            # A hedge continues the live attempt's text; a new attempt continues the last lost one's.
             checkpoint = node.attempts.checkpoint if first is None else first.checkpoint()
             worker = records.workers.get(order.worker)
             if worker is None:
@@ -319,6 +322,7 @@ class Dispatcher:
             if not isinstance(grant, budgets.Grant):
                 return
             self.orders.popleft()
+            # The attempt gets its recorded id, because the events that follow name it. Other runs' ids are skipped.
             records.last_attempt = order.attempt - 1
             if first is not None:
                 node.attempts.hedged = True
@@ -328,22 +332,22 @@ class Dispatcher:
 
 
 _SOONEST = 0.001
-"""Seconds until a policy is asked again at the soonest: one that always asks for now must not stop the world."""
+"""Minimum seconds until the next review: a policy that always asks for now must not block the loop."""
 
 
 class Reviews:
-    """Asks policies to review their runs."""
+    """Ask policies to review their runs."""
 
     def __init__(self, records: Records, queue: ReadyQueue, slots: Slots, steps: Steps) -> None:
         self.hedges: list[tuple[Run, Hedge]] = []
-        """Hedges that are wished for, to be made after free slots are filled."""
+        """Requested hedges, which start after free slots are filled."""
         self._records = records
         self._queue = queue
         self._slots = slots
         self._steps = steps
 
     def begin(self, run: Run) -> None:
-        """Ask a new run's policies when they want to look at it first."""
+        """Ask a new run's policies for the time of their first review."""
         for policy in run.policies.reviewers:
             try:
                 asked = policy.first_look()
@@ -355,9 +359,10 @@ class Reviews:
                 self._wake(run, self._records.now + after)
 
     def review(self, event: Event, run: Run, subject: Node | None) -> None:
-        """Ask a run's policies what follows from an event, and do so."""
+        """Ask a run's policies to review an event, and apply their decisions."""
         about = NodeView(subject) if subject is not None else None
         for policy in run.policies.reviewers:
+            # All decisions are read before one is applied: a policy may be a generator that raises half-way.
             try:
                 wishes = list(policy.review(event, MachineView(self._records, self._queue, about, run.id)))
                 times = [_time(wish.at) for wish in wishes if not isinstance(wish, Stop | Hedge)]
@@ -381,8 +386,8 @@ class Reviews:
             self._steps.spread()
 
     def _wake(self, run: Run, at: float) -> None:
-        """Review a run at a time; of several wishes the earliest counts."""
-        # A wish for the past would make the timer due in the same tick, again and again.
+        """Set the time of a run's next review; the earliest of several requests counts."""
+        # A time in the past would make the timer due in the same tick, again and again.
         at = max(at, self._records.now + _SOONEST)
         if run.wake is None or at < run.wake:
             run.wake = at
@@ -393,12 +398,13 @@ def _time(asked: float) -> float:
     """Return the time that a policy asks for, in seconds. Raises `ValueError` for NaN."""
     at = float(asked)
     if at != at:
-        raise ValueError("it asks to be woken at NaN, which is no time")
+        raise ValueError("it asks to be woken at NaN, which is not a time")
     return at
 
 
 def _no_step(given: str, run: Run) -> str:
-    """Say that a policy's order names no step of its run, and what the id may have been meant to be."""
+    """Return the message for a policy that names an unknown step, with the ids of steps of that name."""
     meant = [repr(node.id) for node in run.nodes if node.step.name == given]
     hint = f"; did you mean {' or '.join(meant[:2])}?" if meant else ""
-    return f"it stops or hedges {given!r}, which is the id of no step of the run {run.id!r}{hint} (an id is `step.id`)"
+    problem = f"it stops or hedges {given!r}, which is not the id of a step of the run {run.id!r}"
+    return f"{problem}{hint} (an id is `step.id`)"

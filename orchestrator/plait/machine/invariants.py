@@ -1,4 +1,5 @@
-"""What must be true of a machine between any two events. Slow, as it walks everything: for tests and simulation."""
+"""Check what must be true of a machine between any two events. Slow, since it walks everything: for tests and
+simulation."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ def check(machine: Machine, *, follows: bool = False) -> None:
 
 
 def check_not_stuck(machine: Machine) -> None:
-    """Raise `InvariantError` if a run can only wait for ever: nothing of it runs, nothing is asked of a planner, no
-    timer is set, and what is ready waits neither for a slot that is taken nor for a worker that is coming back."""
+    """Raise `InvariantError` if a run can only wait for ever: it has no attempt, no expansion and no timer, and its
+    ready steps wait neither for a slot that is taken nor for a worker that will return."""
     hosts = machine.workers.values()
     room = any(host.returning or (host.up and host.running) for host in hosts)
     for run in machine.runs.values():
@@ -72,7 +73,7 @@ def _check_slots(machine: Machine) -> None:
 
 
 def _check_queue(machine: Machine) -> None:
-    """Every ready step stands in exactly one place: the ready queue or one backlog."""
+    """Check that every ready step is in exactly one place: the ready queue or one backlog."""
     places: Counter[str] = Counter()
     for lane, nodes in machine.queue.waiting():
         ready = [node.id for node in nodes if node.state is State.READY]
@@ -91,11 +92,11 @@ def _check_queue(machine: Machine) -> None:
     places.update(_check_held_by_budgets(machine, places))
     for node in machine.nodes.values():
         where = places[node.id]
-        _demand(where == (node.state is State.READY), node.id, f"is {node.state} and stands in {where} queues")
+        _demand(where == (node.state is State.READY), node.id, f"is {node.state} and is in {where} queues")
 
 
 def _check_held_by_policies(run: Run) -> None:
-    """The steps that policies hold back will be asked about again."""
+    """Check that the steps that policies hold back will be checked again."""
     here = run.held.nodes()
     forced = run.forced is not None and run.forced.state is State.READY
     going = run.live or run.paused or forced or any(node.state is State.EXPANDING for node in run.nodes)
@@ -107,8 +108,8 @@ def _check_held_by_policies(run: Run) -> None:
 
 
 def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
-    """The steps that budgets hold back have to wait, and will be asked about again. Return the ids of those steps;
-    `places` counts the steps that are being asked about."""
+    """Check that the steps that budgets hold back have to wait and will be checked again; return their ids. `places`
+    counts the steps in queues."""
     held: list[str] = []
     accounts: dict[Account, None] = {}
     asked: list[tuple[Backlog[Node], str]] = []
@@ -123,7 +124,7 @@ def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
             if nodes and not any(backlog is account.held and key == lane for backlog, key in asked):
                 node = nodes[0]
                 asks = [machine.asks(node, worker) for worker in machine.workers.values() if worker.in_lane(lane)]
-                # what a counted attempt is likely to need may have become less by the end of one of another account
+                # Counted attempts are left out: an end under another account may have lowered their likely need.
                 answers = [admit(node.account, ask, machine.now) for ask in asks if not ask.counted]
                 free = bool(answers) and all(isinstance(answer, Grant) for answer in answers)
                 _demand(not free, node.id, f"is held back by {account.owner} for no reason")
@@ -163,7 +164,7 @@ def _check_needs(node: Node) -> None:
         _demand(counted == (done, failed), node.id, f"counts {counted} branches done and failed, not {(done, failed)}")
     if node.run.policies.watch and not node.ended:
         going = sum(dep.state in UNDER_WAY for dep in node.deps)
-        _demand(node.needs_under_way == going, node.id, f"counts {node.needs_under_way} needs under way, {going} are")
+        _demand(node.needs_under_way == going, node.id, f"counts {node.needs_under_way} active needs, {going} are")
         _demand((node in node.run.going) == (node.state is State.RUNNING), node.id, "is running or not, and listed so")
     if node.state is State.RUNNING:
         _demand(
@@ -188,7 +189,7 @@ def _check_accounts(node: Node) -> None:
         least = min(account.held_back.tokens, account.held_back.thoughts, account.running)
         _demand(least >= 0, account.owner, "gave back more than it took")
         _demand(account.deadline is None or node in account.timed, node.id, "is under a deadline that forgets it")
-        if account.changed:
+        if account.changed:  # the new limit may lie below past use
             continue
         limit = account.budget
         if limit.tokens is not None:

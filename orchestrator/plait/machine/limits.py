@@ -1,4 +1,4 @@
-"""What follows when a limit of a budget is reached while attempts run, and when the user changes a run's limits.
+"""Enforce the limits of budgets while attempts run, and change a run's limits.
 
 The layer above `steps.py`, beside `plans.py`.
 """
@@ -16,12 +16,12 @@ from .steps import Steps, judge_at_deadline
 
 
 def exceeded(message: str) -> Failure:
-    """Return the failure of what a budget has no room for."""
+    """Return the failure of a step or run that exceeds a budget."""
     return Failure(kind=BudgetExceeded.__name__, message=message)
 
 
 class LimitEnforcer:
-    """Limits that are reached, and those that change."""
+    """Enforces limits that are reached, and changes limits."""
 
     def __init__(self, records: Records, slots: Slots, steps: Steps) -> None:
         self._records = records
@@ -29,8 +29,8 @@ class LimitEnforcer:
         self._steps = steps
 
     def cut(self, account: Account) -> None:
-        """Cut the attempts under an account of which a limit is reached, but those that end by themselves with the last
-        token that they were granted."""
+        """Cut the attempts under an account whose limit is reached, except those that have used their whole grant:
+        they end without a request."""
         reason = budgets.reached(account)
         for attempt in list(self._records.attempts.values()):
             going = attempt.charge.counted and attempt.state == "live" and not attempt.cut
@@ -38,13 +38,13 @@ class LimitEnforcer:
                 self._slots.cut(attempt, reason)
 
     def seconds_over(self, account: Account) -> None:
-        """Fail the work under an account whose time is up; joins that wait make what they can of what is done.
+        """Fail the steps under an account whose time is up; waiting joins close over their finished branches.
 
-        A join of which all branches are under the account too ends by their ends. Any other is judged here, as at its
-        `deadline`, unless it would expand: that needs time.
+        A join with all its branches under the account ends when they end. Any other is judged here, as at its
+        `deadline`, unless it would expand, which needs time.
         """
         if account.deadline is None or account.deadline > self._records.now:
-            return  # the user has given it more
+            return  # the user has moved the deadline
         message = f"{account.owner}: all {account.budget.seconds:g} seconds are used up; raise `seconds`"
         failure = exceeded(message)
         joins: list[Node] = []
@@ -65,13 +65,14 @@ class LimitEnforcer:
                 self._steps.spread()
 
     def change(self, run: Run, budget: Budget) -> None:
-        """Give a run other limits. A smaller width stops nothing: fewer attempts begin. Tokens or a cost that have been
-        used up already cut what runs."""
+        """Change the limits of a run. A smaller width stops nothing: fewer attempts begin. If tokens or cost are used
+        up already, running attempts are cut."""
         account = run.account
         budget = run.request.model_copy(update={"budget": budget}).bounded
         if account is None:
             run.account = account = self._open(run)
         before, account.budget, account.changed = account.budget, budget, True
+        # The time of a run counts from its submission, so that a change neither restarts nor extends it by itself.
         if before.seconds != budget.seconds:
             began = run.submitted if account.deadline is None else account.deadline - (before.seconds or 0.0)
             account.deadline = None if budget.seconds is None else began + budget.seconds
@@ -84,11 +85,13 @@ class LimitEnforcer:
                 payer.thinking |= budget.thinking_tokens is not None
         if budgets.reached(account):
             self.cut(account)
+        # A higher limit has no event of its own that would wake the steps behind the old one.
         for lane in list(account.held.heaps):
             self._slots.ask_next(account.held, lane)
 
     def _open(self, run: Run) -> Account:
-        """Open the account of a run that had no limits, with what it has used, around those of its groups and steps."""
+        """Open the account of a run that had no limits, with its usage so far, around the accounts of its groups and
+        steps."""
         account = Account(Budget(), f"run {run.id}", None)
         account.steps = len(run.nodes)
         for node in run.nodes:
@@ -115,7 +118,7 @@ class LimitEnforcer:
 
 
 def _around(account: Account, groups: dict[str, Account | None]) -> None:
-    """Put groups of steps that have no limits of their own under an account; the others' steps are under it already."""
+    """Put groups without limits of their own under an account; the steps of other groups are under it already."""
     for name, group in groups.items():
         if group is None:
             groups[name] = account

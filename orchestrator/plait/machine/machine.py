@@ -1,4 +1,4 @@
-"""The machine: events in, actions out. It decides when each step runs, which are given up, and how a run ends.
+"""The machine: events in, actions out. It decides when each step runs, which steps are cancelled, and how a run ends.
 
 Theory of operation
 -------------------
@@ -12,7 +12,7 @@ The words:
 * A *run* is one request. Its plan consists of *steps* (record: `Node`). A *join* is a step that merges others, its
   *branches*.
 * An *attempt* is one dispatch of a step to a *worker*, with an id of its own. It occupies one of the worker's *slots*
-  until the worker has said how it ended, even if the step has ended before.
+  until the worker has reported its end, even if the step has ended before.
 * A step's *dependants* are the steps that need it. Those that may still use its value are its *consumers*; its scope
   counts as one while it keeps the step.
 * A *scope* is the set of steps that one step expanded into (or the run's first plan). It has one *output*.
@@ -20,33 +20,27 @@ The words:
 
 The rules, and where they are:
 
-1. A step that ends with a value lets its dependants go on; without one, they end without one too, except joins, which
-   tolerate what their plan says. Failure travels downstream as data. (`steps.py`)
+1. A step that ends with a value unblocks its dependants. If it ends without one, they end without one too, except
+   joins, which tolerate failures as their plan declares. Failure travels downstream as data. (`steps.py`)
 2. A step that ends releases the steps that it needed. A step without a consumer is cancelled, and releases in turn.
    Early stop, quorum, failure, budgets and the user's Ctrl-C all work by this one rule, upstream. (`steps.py`)
 3. Ready steps go to free slots by priority, then by what their run has been served, then by the policies' rank, then
    by arrival. (`ready_queue.py`, `wait_queues.py`, `run_statistics.Share`)
 4. A ready step may be blocked by a budget, by a policy or by the user's pause. When something has ended there, the
-   first of the blocked steps is asked about again. A policy never blocks the last thing that a run could do.
+   first of the blocked steps is checked again. A policy never blocks the only step that a run could start.
    (`dispatch.py`)
-5. A lost attempt leaves a *checkpoint*, the token ids that it had generated; the next attempt goes on from it. A
+5. A lost attempt leaves a *checkpoint*, the token ids that it had generated; the next attempt continues from it. A
    *hedge* is a second attempt beside a live one: the first result wins, the other attempt is stopped.
    (`attempt_lifecycle.py`)
 6. A cancelled step ends at once; its attempt is asked to stop, and keeps slot and token reservation until the worker
    has answered. If the worker never does, the budget is charged all that the attempt might have generated; if the
-   worker dies, the tokens heard of and one report more. (`attempt_lifecycle.py`)
-   An attempt whose budget is used up is *cut*: it is asked to stop, and what it has then is its step's result.
+   worker dies, the reported tokens and one report more. (`attempt_lifecycle.py`)
+   An attempt whose budget is used up is *cut*: it is asked to stop, and its text so far is its step's result.
 7. A run finishes once: when its output step has ended and none of its attempts is left. (`action_builder.py`)
-8. News of an attempt that is gone is counted in `late` and otherwise ignored, so duplicates do no harm.
+8. Events of an attempt that has ended are counted in `late` and otherwise ignored, so duplicates do no harm.
 
-The layers, each of which calls only those below it:
-
-    machine.py       what each event means
-    plans.py dispatch.py                plans enter; policies review; slots are filled
-    steps.py         how steps move
-    attempt_lifecycle.py  the life of an attempt
-    ready_queue.py budgets.py wait_queues.py views.py …     small parts
-    records.py       the data
+The layers; each calls only those below it: `machine.py`; `plans.py`, `dispatch.py`, `limits.py`; `steps.py`;
+`attempt_lifecycle.py`; `ready_queue.py`, `budgets.py`, `wait_queues.py`, `views.py`; `records.py`.
 """
 
 from __future__ import annotations
@@ -111,15 +105,14 @@ class Machine:
         self.cancel_timeout = cancel_timeout
         self.lease = lease
         self.late: int = 0
-        """News of attempts, steps and runs that were already over."""
+        """Number of events about attempts, steps and runs that were already over."""
         self.retired: list[Run] = []
         """Runs that finished in the last `handle`."""
         self._plugins = plugins
         self._finished: dict[str, None] = {}
-        """Ids of the runs that finished last, in that order: a second copy of one's submission is late news."""
+        """Ids of the runs that finished last, in that order: a second copy of a submission counts as late."""
         self._records = records = Records()
-        queue = ReadyQueue(records.workers)
-        self.queue: ReadyQueue = queue
+        self.queue = queue = ReadyQueue(records.workers)
         self._slots = slots = Slots(records, queue, cancel_timeout=cancel_timeout, lease=lease)
         self._steps = steps = Steps(records, queue, slots)
         self._dispatcher = Dispatcher(records, queue, slots, steps)
@@ -131,7 +124,7 @@ class Machine:
         self.nodes: dict[str, Node] = records.nodes
         """Their steps, by id."""
         self.attempts: dict[int, Attempt] = records.attempts
-        """Attempts that are not gone, by id."""
+        """Attempts that have not ended, by id."""
         self.workers: dict[str, WorkerState] = records.workers
         """All workers that ever came, by name."""
         self.timers: Timers = slots.timers
@@ -153,7 +146,7 @@ class Machine:
 
     @property
     def waiting_runs(self) -> int:
-        """Runs of which nothing is under way, those left out that are paused."""
+        """Number of runs without an attempt, paused runs excluded."""
         return self._records.waiting
 
     @property
@@ -163,15 +156,15 @@ class Machine:
 
     @property
     def refused(self) -> list[tuple[int, RefuseOrder]]:
-        """Steps that were refused an attempt in the last `handle`, each with how many actions came before."""
+        """Steps that were refused an attempt in the last `handle`, each with the number of actions before it."""
         return self._dispatcher.refused
 
     def view(self, subject: NodeView | None = None, run: str = "") -> MachineView:
-        """Return what policies see: of a step, if one is given, and of a run."""
+        """Return the view that policies get of a run, with a step as its subject if one is given."""
         return MachineView(self._records, self.queue, subject, run)
 
     def handle(self, event: Event) -> list[Action]:
-        """Take one event and return what to do about it, in order."""
+        """Handle one event and return the actions that follow, in order."""
         self._open_answer(event.at)
         subject: Node | None = None
         match event:
@@ -224,16 +217,16 @@ class Machine:
         return self._close_answer()
 
     def reviewed(self, attempt: int) -> bool | None:
-        """Return whether policies or budgets look at each piece of news of an attempt; `None` for one that is over."""
+        """Return whether policies or budgets read each report of an attempt; `None` for an attempt that is over."""
         live = self.attempts.get(attempt)
         return None if live is None else live.charge.counted or bool(live.node.run.policies.reviewers)
 
     def asks(self, node: Node, worker: WorkerState) -> budgets.Ask:
-        """Return what an attempt at a step on a worker would ask of its budgets."""
+        """Return the request that an attempt at a step on a worker would make to its budgets."""
         return self._dispatcher.asks(node, worker, node.attempts.checkpoint)
 
     def reach(self, attempt: int) -> int:
-        """Return how many steps an attempt's end concerns: those that need its step, or branches of a join of it."""
+        """Return the number of steps that an attempt's end concerns: its step's dependants, or a join's branches."""
         live = self.attempts.get(attempt)
         if live is None:
             return 0
@@ -245,7 +238,7 @@ class Machine:
         return most
 
     def reads(self, attempt: int, most: int) -> int:
-        """Return about how many characters joins read when an attempt's step ends, counted up to `most`."""
+        """Return the approximate number of characters that joins read when an attempt's step ends, up to `most`."""
         return read_after(live.node, most) if (live := self.attempts.get(attempt)) and live.node.dependants else 0
 
     def finished(self, run: str) -> Run | None:
@@ -253,9 +246,9 @@ class Machine:
         return next((ended for ended in self.retired if ended.id == run), None)
 
     def follow(self, event: Event, orders: Sequence[Order]) -> list[Action]:
-        """Take an event as `handle` does, but send out what `orders` say in place of what this machine would choose.
+        """Handle an event as `handle` does, but send out the attempts of `orders` instead of choosing.
 
-        An order that cannot be followed is dropped with those after it: the actions returned lack it then.
+        An order that cannot be followed is dropped with all orders after it; the returned actions lack them.
         """
         self._dispatcher.orders = deque(orders)
         try:
@@ -264,11 +257,9 @@ class Machine:
             self._dispatcher.orders = None
 
     def adopt(self, other: Machine, run: str, at: float) -> list[Action]:
-        """Go on with a run of another machine, of which no attempt is left; return what to do about it.
-
-        Its attempts are numbered from above the last of both machines. Times of its records move by as much as `at`
-        lies after the other machine's present: the time in between does not count for it.
-        """
+        """Take over a run of another machine that has no attempt left; return the actions that follow. Its attempts are
+        numbered above the last of both machines. The times of its records move by the difference between `at` and the
+        other machine's time, so that the time in between does not count for the run."""
         self._open_answer(at)
         taken = other._records.runs.pop(run)
         taken.share = self.queue.enter(run, taken.request)
@@ -283,6 +274,7 @@ class Machine:
     def _open_answer(self, at: float) -> None:
         records = self._records
         records.actions = []
+        # New lists, and not cleared ones: the caller may still hold those of the last event.
         if records.moves:
             records.moves = []
         if self.retired:
@@ -294,6 +286,7 @@ class Machine:
 
     def _close_answer(self) -> list[Action]:
         slots, actions = self._slots, self._records.actions
+        # Runs finish last, so that `Finish` comes after every other action of its run.
         while slots.closing:
             self._finish_if_over(slots.closing.pop())
         if slots.timers.heap:
@@ -302,7 +295,7 @@ class Machine:
                 actions.append(WakeAt(wake))
         return actions
 
-    # -- news of attempts ----------------------------------------------------------------------------------------------
+    # -- events of attempts --------------------------------------------------------------------------------------------
 
     def _on_succeeded(self, event: Succeeded) -> Node | None:
         attempt = self.attempts.get(event.attempt)
@@ -313,7 +306,9 @@ class Machine:
         self._slots.over(attempt, event.result.usage, read=read)
         if not read:
             return None
+        # An answer that stopped by itself is whole, even if its grant was short.
         short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
+        # Cut answers are left out: their lengths say how much was left and not how long such answers are.
         if not short and not attempt.node.merge:
             ended = AttemptEnd(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
             node = attempt.node
@@ -321,7 +316,7 @@ class Machine:
         return self._won(attempt, event.result, exceeded(short) if short else None)
 
     def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
-        """Take the result of a live attempt that is over as its step's; `limited`: why it is not a whole one."""
+        """Make the result of a live attempt that is over its step's; `limited`: the limit that cut it, if any."""
         node, result = attempt.node, self._slots.won(attempt, result)
         node.outcome.limited = node.outcome.limited or limited
         if node.outcome.limited and not result.partial:
@@ -353,9 +348,11 @@ class Machine:
             attempt.tokens += tokens
         self.queue.count_tokens(attempt, tokens)
         attempt.largest = max(attempt.largest, event.largest or tokens)
+        # A worker may report more than it was granted; the load of the others must not shrink by that.
         used = min(attempt.left, tokens)
         attempt.left -= used
         attempt.worker.load -= used
+        # A stopping attempt is charged for its tokens, but its text is no longer its step's.
         if attempt.state != "live":
             return None
         if event.ids:
@@ -391,6 +388,7 @@ class Machine:
             self.late += 1
             return None
         live = attempt.state == "live"
+        # Empty usage of a lost attempt means that it is unknown; with any other failure it means that nothing was used.
         known = event.usage != Usage() or not event.failure.lost
         self._slots.over(attempt, event.usage if known else None, dead=True)
         if not live:
@@ -414,12 +412,12 @@ class Machine:
         if live and attempt.cut:
             self._cut_off(attempt)
         elif live:
-            message = f"{attempt.worker.name} stopped this attempt though nobody had asked it to"
+            message = f"{attempt.worker.name} stopped this attempt without a request to stop it"
             self._steps.retry_or_fail(attempt, as_failure(WorkerLost(message)))
         return None
 
     def _cut_off(self, attempt: Attempt) -> None:
-        """End a step of which a cut attempt is over and brought nothing, unless it has another."""
+        """Fail the step of a cut attempt that ended without a value, unless the step has another attempt."""
         if attempt.node.attempts.live is None:
             self._steps.fail(attempt.node, exceeded(attempt.cut))
 
@@ -437,7 +435,7 @@ class Machine:
             self._slots.over(attempt, None, dead=True)
         self._steps.lose_worker(live, event.worker, message)
 
-    # -- news of runs --------------------------------------------------------------------------------------------------
+    # -- events of runs ------------------------------------------------------------------------------------------------
 
     def _on_submitted(self, event: Submitted) -> None:
         if event.run in self.runs or event.run in self._finished:
@@ -450,6 +448,7 @@ class Machine:
             run.policies.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
             run.policies.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
             run.policies.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
+            run.policies.needs_stream = any(policy.needs_stream for policy in run.policies.reviewers)
             run.policies.watch = bool(run.policies.placers or run.policies.reviewers)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
             run.account = account = budgets.open_run(request, f"run {run.id}", self._records.now)
@@ -465,7 +464,7 @@ class Machine:
         # The run enters the queue before its steps start: `push` looks its share up.
         run.share = self.queue.enter(run.id, request)
         self._plans.start(nodes)
-        self._plans.close_scope(scope)
+        self._plans.close_scope(scope)  # after the start: closing may cancel steps that nothing consumes
         self._reviews.begin(run)
 
     def _on_expanded(self, event: Expanded) -> None:
@@ -478,6 +477,7 @@ class Machine:
             return
         if event.patch is not None:
             if node.inner is None:
+                # A retried expansion gets its own prefix: the ids of the cancelled steps stay taken.
                 prefix = f"{node.id}/" if node.attempts.count <= 1 else f"{node.id}~{node.attempts.count}/"
                 level = node.scope.level + (node.scope.owner is not None or not is_root(node.step))
                 node.inner = Scope(node.run, node, node.scope, prefix, level)
@@ -514,6 +514,7 @@ class Machine:
         if run is None:
             self.late += 1
             return
+        # Counters of paused runs are taken out as a whole, so that `waiting` and `ready` show only work that may start.
         if run.paused != event.on:
             run.paused = event.on
             change = -1 if event.on else 1
@@ -553,7 +554,7 @@ class Machine:
                     self._slots.over(attempt, None)
                     self._cut_off(attempt)
             case Run() as run:
-                if run.wake == timer.at and not run.over:
+                if run.wake == timer.at and not run.over:  # an earlier review has replaced other timers
                     run.wake = None
                     self._steps.spread()
                     self._reviews.review(event, run, None)
@@ -562,7 +563,7 @@ class Machine:
                     self._limits.seconds_over(account)
 
     def _lease_over(self, attempt: Attempt) -> None:
-        """Give an attempt up as lost if nothing was heard of it for the time of a lease."""
+        """Treat an attempt as lost if it has not reported for the time of a lease."""
         lease = self._slots.lease
         assert lease is not None
         if attempt.state != "live":

@@ -1,11 +1,11 @@
-"""How plans enter a run and start, and how scopes close.
+"""Enter plans into runs, start their steps, and close scopes.
 
 A step that expands owns a *scope*: the steps that it expands into. While the scope is open more patches may come, and
 its steps are kept even if nothing consumes them yet. When it closes only its output is kept, and the end of the output
-is the end of the expanding step.
+ends the expanding step.
 
-A name is looked for among the steps of the plan's own scope, then in the scopes around it. Everything is checked before
-anything is changed, so a plan that is refused leaves no trace.
+A name is resolved in the plan's own scope, then in the scopes around it. Everything is checked before anything is
+changed, so a rejected plan leaves no trace.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Plans:
             self._slots.timers.add(account.deadline, "seconds", (account, run))
 
     def start(self, nodes: Sequence[Node]) -> None:
-        """Start what is ready among new steps, and end what needs something that has already ended without a value."""
+        """Start new steps that are ready, and end those with a need that has already ended without a value."""
         steps = self._steps
         for node in nodes:
             if node.state is not WAITING:
@@ -89,7 +89,7 @@ class Plans:
                     steps.ready(node)
 
     def close_expansion(self, node: Node, cut: bool = False) -> None:
-        """No further patch of an expanding step will come. `cut` is that of `Expanded`."""
+        """Close an expanding step, which gets no further patch. `cut` is that of `Expanded`."""
         assert node.outcome.own is not None
         scope = node.inner
         if cut and scope is not None and node.outcome.limited is None:
@@ -114,7 +114,7 @@ class Plans:
 
 @dataclass(frozen=True, slots=True)
 class PlanInsertion:
-    """What a plan added: its nodes in plan order, and the accounts that came into being with it."""
+    """The additions of a plan: its nodes in plan order, and the accounts that it opened."""
 
     nodes: Sequence[Node]
     accounts: Sequence[Account]
@@ -132,8 +132,8 @@ def insert(
     """Add a plan's steps to a scope and return them, with edges and counts set and nothing started.
 
     Raises `PlanError` (unknown or forbidden reference, cycle, name taken, no output), `BudgetExceeded` (too many steps)
-    or what `merge` raises for a plugin that is not there. In each case nothing was changed. `waited` and
-    `refused` are those of `Expanded`: what was refused is in no budget.
+    or the error of `merge` for an unknown plugin, with nothing changed. `waited` and `refused` are those of `Expanded`:
+    refused steps count against no budget.
     """
     run = scope.run
     group, known = _group_account(plan, scope, account, now)
@@ -181,7 +181,7 @@ def insert(
 
 
 def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float) -> tuple[Account | None, bool]:
-    """Return the account of a plan's steps, and whether it was there before: of a patch to a group that is known."""
+    """Return the account of a plan's steps, and whether it existed before, as for a patch to a known group."""
     if plan.group in scope.groups:
         return scope.groups[plan.group], True
     around = account
@@ -198,7 +198,7 @@ def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float
 def _waited(
     plan: Plan, scope: Scope, group: Account | None, calls: Mapping[str, Mapping[str, int]] | None
 ) -> FlowWaits | None:
-    """Return what a flow had waited for, with the accounts of its scopes that limit turns."""
+    """Return the calls that a flow had waited for, with the accounts of its scopes that limit turns."""
     if not calls:
         return None
     limited = {name for call in calls.values() for name in call if name}
@@ -208,7 +208,7 @@ def _waited(
 
 
 def repeats(patch: Plan, scope: Scope) -> bool:
-    """Whether a patch says nothing but what its scope already has: it came a second time."""
+    """Return whether a patch holds nothing but steps that its scope already has: a duplicate."""
     if not patch.steps or (patch.output is not None and scope.names.get(patch.output) is not scope.output):
         return False
     known = (scope.names.get(step.name) for step in patch.steps)
@@ -229,12 +229,13 @@ def _output(plan: Plan, scope: Scope, nodes: dict[str, Node]) -> Node | None:
 
 
 def _resolve(node: Node, local: dict[str, Node]) -> bool:
-    """Find the steps that a node refers to and set its `deps`, `after` and `after_own`; its scope counts as its first
-    consumer. Return whether the steps of its own plan that it needs stand before it."""
+    """Resolve the steps that a node refers to and set its `deps`, `after` and `after_own`; its scope counts as its
+    first consumer. Return whether its needs in its own plan come before it."""
     seen: dict[str, Node] = {}
     step, op = node.step, node.step.op
     node.consumers = 1  # its scope, until that closes or, for the output, to the end
     needs = step.needs
+    # Such steps refer to others by `needs` alone, so their texts and arguments need no search for references.
     plain = isinstance(op, Join) or (isinstance(op, ToolCall) and not op.args)
     if plain and not needs:
         return True
@@ -255,18 +256,19 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
         if dep.step.op.kind == "call" or (dep.step.op.kind == "join" and not dep.step.expands):
             raise PlanError(f"{node.id} is `after` {dep.id}, a {dep.step.op.kind}: only a think step has a context")
         node.after = dep
+        # An expander around the node ends only after it: as a dependency it would wait for itself.
         if not node.after_own:
             seen.setdefault(op.after, dep)
     elif isinstance(op, Join):
         if (op.quorum or 0) > len(seen):
-            raise PlanError(f"{node.id} needs {op.quorum} branches done and has {len(seen)}: it could never close")
+            raise PlanError(f"{node.id} needs {op.quorum} finished branches and has {len(seen)}: it could never close")
         node.join.waits_for_all = op.quorum is None and not op.early
     node.deps = tuple(seen.values())
-    return 0 not in [dep.consumers for dep in node.deps]  # one without any comes later in the plan
+    return 0 not in [dep.consumers for dep in node.deps]  # a dep without consumers comes later in the plan
 
 
 def _lookup(name: str, node: Node, local: dict[str, Node]) -> tuple[Node, bool]:
-    """Return the step that a name means for a node, and whether it is an expander around it."""
+    """Return the step that a name refers to for a node, and whether it is an expander around it."""
     target = local.get(name)
     scope: Scope | None = node.scope
     owner: Node | None = None
@@ -276,7 +278,7 @@ def _lookup(name: str, node: Node, local: dict[str, Node]) -> tuple[Node, bool]:
             return owner, True
     if target is None:
         names = sorted([*local, *node.scope.names])
-        raise PlanError(f"{node.id} refers to {name!r}, which is no step it can see; there are {', '.join(names[:12])}")
+        raise PlanError(f"{node.id} refers to {name!r}, which is not a step in its scope: {', '.join(names[:12])}")
     if target is node:
         raise PlanError(f"{node.id} refers to itself")
     return target, _is_around(target, node)
@@ -292,13 +294,13 @@ def _is_around(step: Node, node: Node) -> bool:
 
 
 def _refuse_outer_cycles(nodes: Iterable[Node], scope: Scope) -> None:
-    """Refuse a reference to a step outside the scope that itself waits for an expander around the scope."""
+    """Raise `PlanError` for a reference to an outer step that itself waits for an expander around the scope."""
     owners: set[str] = set()
     owner = scope.owner
     while owner is not None:
         owners.add(owner.id)
         owner = owner.scope.owner
-    seen: set[str] = set()
+    seen: set[str] = set()  # shared by all searches, so that together they visit each step once
     for node in nodes:
         for dep in node.deps:
             if dep.scope is not scope and not dep.ended and _waits_for(dep, owners, seen):
@@ -306,7 +308,8 @@ def _refuse_outer_cycles(nodes: Iterable[Node], scope: Scope) -> None:
 
 
 def _waits_for(start: Node, targets: set[str], seen: set[str]) -> bool:
-    """Whether a step's end waits for one of `targets`; `seen` are ids known not to, and grows."""
+    """Return whether a step's end waits for one of `targets`; `seen` holds ids that are known not to, and grows."""
+    # A loop, not a recursion: chains of steps may be longer than Python's stack.
     todo = [start] if start.id not in seen else []
     seen.add(start.id)
     while todo:
@@ -333,7 +336,7 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
             for payer in account.chain():
                 if payer.deadline is not None:
                     payer.timed.append(node)
-            if account is not group:
+            if account is not group:  # the group's deadline is armed once, by its own account
                 accounts.append(account)
     return accounts
 
@@ -364,6 +367,7 @@ def _connect(order: list[Node], scope: Scope) -> None:
             node.pending += 1
             waiters = node.after.own_waiters = node.after.own_waiters or []
             waiters.append(node)
+    # Ranks come second and backwards: a step's rank is its cost and the highest rank of its dependants.
     for node in reversed(order):
         below = 0.0 if node.dependants else above
         for reader in node.dependants:

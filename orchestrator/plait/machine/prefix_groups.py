@@ -1,9 +1,9 @@
-"""Which steps share a context, where they were sent, how long contexts are, and who has them cached.
+"""Track which steps share a context, where they were sent, how long contexts are, and which workers cache them.
 
-Policies place steps by this. The steps of one run that share a context are a group; of all runs together, the prefix
-index says which workers hold the beginning of a group's context.
+Policies place steps by this data. The steps of one run that share a context are a group; over all runs, the prefix
+index records which workers hold the beginning of a group's context.
 
-Kept only for runs that have policies. Lengths are estimates until an engine has counted: a token for four characters.
+Kept only for runs that have policies. Lengths are estimates until an engine has counted: one token per four characters.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from .action_builder import context_step
 from .records import Attempt, Node, PrefixGroup
 
 CHARACTERS_A_TOKEN = 4
-"""Of English text under the common vocabularies, roughly."""
+"""Approximate characters per token of English text in common vocabularies."""
 BEGINNING = 1024
-"""Bytes of a prompt by which processes that know nothing of one another agree where it goes."""
+"""Bytes of a prompt that choose its worker, so that independent processes choose the same one."""
 
 
 def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
-    """Count a new attempt, and the context that it needs room for on its worker."""
+    """Count a new attempt, and the context tokens that it needs on its worker."""
     host, node = attempt.worker, attempt.node
     worker, attempt.beside = host.name, host.running
     if node.step.op.kind == "think":
         shared = shared_tokens(node)
         attempt.context = prompt_tokens(node) - shared + attempt.reserved
+        # The shared context counts once per worker: the engine's prefix cache holds it once for all of the group.
         if worker not in group.live:
             group.shared[worker] = shared
             host.context += shared
@@ -43,16 +44,17 @@ def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
 
 
 def gone(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex) -> None:
-    """Count an attempt as over, and give its room back."""
+    """Count the end of an attempt, and free its context tokens."""
     host = attempt.worker
     if attempt.node.step.op.kind == "think":
         _, content = context_of(attempt.node)
+        # The engine's own count corrects the estimate of bytes per token for what this worker caches.
         if usage.prompt and index.remembers(host.name, attempt.id):
             index.measured(host.name, attempt.id, BYTES_A_TOKEN * prompt_tokens(attempt.node) / usage.prompt)
         index.ended(host.name, len(content), attempt.expected, usage.prompt, usage.cached, usage.completion)
     host.context -= attempt.context
     group.live[host.name] -= 1
-    if not group.live[host.name]:
+    if not group.live[host.name]:  # the last user of the shared context there
         del group.live[host.name]
         host.context -= group.shared.pop(host.name, 0)
 
@@ -89,8 +91,8 @@ def _key(node: Node) -> Hashable:
 
 
 def _messages(node: Node, op: ModelCall) -> list[str]:
-    """Return the messages before a prompt, as texts that are equal where they are. Each is written once in a run: the
-    steps of a conversation have the same ones, and ask often."""
+    """Return the messages before a prompt as texts; equal messages give equal texts. Each is serialized once per run,
+    because the steps of a conversation share them."""
     written = node.run.messages
     texts: list[str] = []
     for message in op.messages:
@@ -102,14 +104,15 @@ def _messages(node: Node, op: ModelCall) -> list[str]:
 
 
 def _own_from(op: ModelCall) -> int:
-    """Return where the parts of a prompt begin that are the step's alone: at the first reference. Of a prompt without
-    references that is the last of several parts: planners write what siblings have in common apart from their own."""
+    """Return the index of the first part of a prompt that belongs to the step alone: the first reference, or the last
+    of several parts."""
+    # Planners put the text that siblings share into parts of its own, before the part that differs.
     first = next((i for i, part in enumerate(op.parts) if isinstance(part, Ref)), None)
     return first if first is not None else max(1, len(op.parts) - 1)
 
 
 def cached(node: Node, index: PrefixIndex) -> dict[str, int]:
-    """Return about how many tokens of a step's prompt, from its start, each worker has cached."""
+    """Return by worker the approximate number of tokens of a step's prompt, from its start, that are cached."""
     root, content = context_of(node)
     if not content:
         return {}
@@ -117,15 +120,15 @@ def cached(node: Node, index: PrefixIndex) -> dict[str, int]:
 
 
 def beginning(node: Node) -> int | None:
-    """Return a number that follows from how a step's prompt begins: from no more than `BEGINNING` bytes, since what
-    follows a header that many prompts share is different in each."""
+    """Return a hash of the first `BEGINNING` bytes of a step's prompt, or `None` without a prompt of its own."""
+    # No more than that, since the text after a header that many prompts share differs in each.
     root, content = context_of(node)
     return zlib.crc32(content[:BEGINNING], zlib.crc32(repr(root).encode())) if content else None
 
 
 def context_of(node: Node) -> tuple[Hashable, bytes]:
-    """Return what a think step's prompt begins with, as the prefix index knows it: its root, and the bytes of its parts
-    up to the first reference. Empty for a step that continues another: the worker of that one has its context."""
+    """Return the prefix-index key of a think step's prompt: its root, and the bytes of its parts up to the first
+    reference. Empty for a step that continues another, whose worker has the context."""
     group, op = node.place.prefix_group, node.step.op
     if group is None or op.kind != "think" or node.after is not None:
         return None, b""
@@ -143,14 +146,14 @@ def context_of(node: Node) -> tuple[Hashable, bytes]:
 
 
 def prompt_tokens(node: Node) -> int:
-    """Return about how many tokens a think step's prompt has, with the context that it continues."""
+    """Return the approximate number of tokens of a think step's prompt, with the context that it continues."""
     op = node.step.op
     return 0 if op.kind != "think" else shared_tokens(node) + sum(_tokens(node, part) for part in _own_part(node, op))
 
 
 def shared_tokens(node: Node) -> int:
-    """Return about how many tokens of a think step's prompt are the same for its group: the context that it continues,
-    or its messages and the prompt up to its first reference or, without one, its last part."""
+    """Return the approximate number of tokens of a think step's prompt that its group shares: the context that it
+    continues, or its messages and the prompt up to the first reference or, without references, the last part."""
     op, group = node.step.op, node.place.prefix_group
     if op.kind != "think":
         return 0
@@ -169,11 +172,11 @@ def _before_own(node: Node, op: ModelCall, own_from: int) -> int:
 
 
 def _own_part(node: Node, op: ModelCall) -> tuple[Text | Tokens | Ref, ...]:
-    """Return the parts of a prompt that are the step's alone."""
+    """Return the parts of a prompt that belong to the step alone."""
     if node.after is not None:
         return op.parts
     own_from = _own_from(op) if node.place.prefix_group is None else node.place.prefix_group.own_from
-    if not op.messages and own_from >= len(op.prompt):  # all of it is shared: samples of one prompt
+    if not op.messages and own_from >= len(op.prompt):  # samples of one prompt share all of it
         return ()
     return op.parts[own_from:]
 
@@ -189,6 +192,7 @@ def _context_tokens(step: Node, own: bool) -> int:
     if result is not None:
         generated = result.length
     elif op.kind == "think":
+        # Still running: the context may grow to the limit, and room is planned for the worst case.
         generated = max(generated, op.sampling.max_tokens)
     return prompt_tokens(step) + generated
 

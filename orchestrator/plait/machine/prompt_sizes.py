@@ -1,11 +1,10 @@
-"""How many tokens the prompts of model steps have, where a budget limits them.
+"""Count or estimate the prompt tokens of model steps under a budget that limits them.
 
-The size of a prompt is counted by a worker, or estimated. What is known stays known: that workers counted or reported
-it, by prompt, so 32 branches of one prompt are one question to a worker. An estimate is a token for every four bytes,
-or more where a worker of the run has reported that a prompt came to more. By how much it may be too low is reserved
-beside it, until the attempt has ended: half as much (`PROMPT_MARGIN_RATIO`) and room for the template of a chat, or
-with `Budget.strict` a token for every byte. What the worker reports takes the place of both; where nobody ever does,
-both stay charged.
+A worker counts the prompt, or its size is estimated. Counted and reported sizes are kept by prompt, so 32 branches of
+one prompt need one request to a worker. An estimate is one token per four bytes, or more if a worker of the run has
+reported a higher rate. Until the attempt has ended, a margin is reserved as well: half as much (`PROMPT_MARGIN_RATIO`)
+and the tokens of the chat template, or with `Budget.strict` one token per byte. The worker's report replaces both; if
+no worker reports, both stay charged.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from .action_builder import resolve
 from .records import Attempt, Node, WorkerState
 
 PROMPT_MARGIN_RATIO = 0.5
-"""By how much of an estimate of a prompt it may be too low, as it is reserved."""
+"""Reserved margin of an estimated prompt, as a fraction of the estimate."""
 _MIN_SAMPLE_BYTES = 40
-"""Bytes of a prompt that say something about others."""
+"""Minimum bytes of a prompt whose reported size updates the estimate of others."""
 _TEMPLATE_TOKENS = 16
-"""Tokens that a chat template may put around a message, and around all of them: half of them are usual."""
+"""Maximum tokens that a chat template puts around a message, and around all messages; half as many are usual."""
 _MIN_TOKENS_PER_BYTE = 0.25
-"""Tokens for each byte of a prompt that are expected at least: a short one says little about a long one."""
+"""Minimum estimate of tokens per byte, because a short prompt predicts a long one poorly."""
 
 
 class PromptSize(NamedTuple):
@@ -35,19 +34,20 @@ class PromptSize(NamedTuple):
 
     tokens: int
     margin: int = 0
-    """By how many that may be too low, where it is an estimate."""
+    """Tokens by which an estimate may be too low."""
     estimated: bool = False
 
 
 def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> PromptSize | ModelCall:
     """Return the size of a think step's prompt for an attempt that continues `known` tokens; with `ask` perhaps the
-    operation, of which the worker is to count it first."""
-    op = resolve(node, 1)
+    operation whose prompt the worker has to count first."""
+    op = resolve(node, 1)  # the limit of tokens is irrelevant here: only the prompt is read
     assert op.kind == "think"
     size = node.run.prompt_sizes.known.get(_key(op))
     if size is not None:
         return PromptSize(size + known)
     parts = _parts(op)
+    # Ids that are passed whole are the exact size: no template and no tokenizer will change them.
     if not op.chat and all(part.kind == "tokens" and part.within is None for part in parts):
         return PromptSize(sum(_length(part, 0) for part in parts) + known)
     if ask and worker.counts_tokens:
@@ -63,21 +63,22 @@ def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> Pr
 
 
 def prompt_counted(node: Node, tokens: int) -> None:
-    """Take note of what a worker has counted."""
+    """Record the prompt size that a worker has counted."""
     op = resolve(node, 1)
     assert op.kind == "think"
     node.run.prompt_sizes.known[_key(op)] = tokens
 
 
 def prompt_reported(attempt: Attempt, usage: Usage) -> None:
-    """Take note of what a prompt came to by the report of the worker that read it."""
+    """Record the prompt size that the worker of an attempt has reported."""
     node, known = attempt.node, len(attempt.resumed_from.ids) if attempt.resumed_from is not None else 0
     op = resolve(node, 1)
     if op.kind != "think" or usage.prompt <= known or usage.uncounted or usage.uncounted_prompt:
-        return  # also where an answer broke off: its prompt was read twice
+        return  # uncounted usage means an answer that broke off: its prompt was read twice
     node.run.prompt_sizes.known[_key(op)] = usage.prompt - known
     parts = _parts(op)
     size = sum(_bytes(part.text) for part in parts if part.kind == "text") + _size_of_tools(op)
+    # Prompts with ids are left out: their bytes are unknown.
     if size >= _MIN_SAMPLE_BYTES and all(part.kind == "text" for part in parts):
         node.run.prompt_sizes.tokens_per_byte = max(_MIN_TOKENS_PER_BYTE, (usage.prompt - known - _around(op)) / size)
 
@@ -104,10 +105,10 @@ def _bytes(text: str) -> int:
 
 
 def _size_of_tools(op: ModelCall) -> int:
-    """Return the bytes of what a prompt says of tools."""
+    """Return the bytes of the tool descriptions of a prompt."""
     return sum(_bytes(json.dumps(tool.model_dump(mode="json"), ensure_ascii=False)) for tool in op.tools)
 
 
 def _around(op: ModelCall) -> int:
-    """Return the most tokens that a template puts around a prompt."""
+    """Return the maximum number of tokens that a template puts around a prompt."""
     return _TEMPLATE_TOKENS * (len(op.messages) + 2) if op.chat else 1

@@ -1,4 +1,4 @@
-"""Which ready step goes to which worker next.
+"""Choose which ready step goes to which worker next.
 
 Steps queue in lanes: a kind of step, and the model if one is named. The smallest priority goes first: that of the
 request and of the step together. Then the share that has been served least goes first (`run_statistics.Share`). Within
@@ -21,19 +21,19 @@ from .run_statistics import ServiceCounter, Share
 from .wait_queues import Room, Waiting
 
 _IDLE_LANES = 64
-"""Lanes in which nothing waits that are remembered: a lane for every model that was ever named would be a leak."""
+"""Number of empty lanes that are kept: a lane for every model that was ever named would be a leak."""
 
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Workers that serve the same lanes. The free ones stand in a heap by (running attempts, name).
+    """Workers that serve the same lanes. The free ones are in a heap by (running attempts, name).
 
-    An entry may be stale. Each free worker has one whose count is not above its true one, so it is enough to correct
-    the entry on top when somebody asks.
+    An entry may be stale. Each free worker has an entry whose count is not above its true one, so it is enough to
+    correct the top entry when it is read.
     """
 
     last: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
-    """What the share had been served that these workers took a step of last: of think steps, and (`True`) of calls."""
+    """Service counter of the share whose step these workers took last: of think steps, and (`True`) of calls."""
     heap: list[tuple[int, str, WorkerState]] = field(default_factory=list[tuple[int, str, WorkerState]])
 
     def offer(self, worker: WorkerState) -> None:
@@ -68,12 +68,12 @@ class _Lane:
     call: bool
     pools: list[_Pool] = field(default_factory=list[_Pool])
     serving: int = 0
-    """How many workers that are up serve it."""
+    """Number of workers that are up and serve it."""
     expected: bool = False
     """Whether a worker serves it, or will when it is back."""
     heap: list[tuple[int, float, int, Share]] = field(default_factory=list[tuple[int, float, int, Share]])
-    """The shares that wait, by (priority, key, number). An entry may be stale. Each share that waits has one that is
-    not above its true one, so it is enough to correct the entry on top when somebody asks."""
+    """The shares that wait, by (priority, key, number). An entry may be stale. Each waiting share has an entry that is
+    not above its true one, so it is enough to correct the top entry when it is read."""
     listed: dict[Share, tuple[int, float]] = field(default_factory=dict[Share, tuple[int, float]])
     """The entries that are not stale."""
 
@@ -90,7 +90,8 @@ class _Lane:
         return best
 
     def enter(self, share: Share, priority: int) -> None:
-        """List a share, unless it is listed at least as far ahead. An entry that stood alone was not kept correct."""
+        """List a share, unless it is listed at least as far ahead."""
+        # The entry of a share that waits alone is not kept correct (`_top`): it must be, once a second one comes.
         if len(self.heap) == 1:
             first, _, number, alone = self.heap[0]
             self.listed[alone] = known = first, self.tally(alone).key
@@ -101,7 +102,7 @@ class _Lane:
             heapq.heappush(self.heap, (priority, key, share.number, share))
 
     def tally(self, share: Share) -> ServiceCounter:
-        """Return what a share has been served in steps of this kind."""
+        """Return a share's service counter for steps of this kind."""
         return share.call if self.call else share.think
 
 
@@ -111,7 +112,7 @@ class ReadyQueue:
     def __init__(self, workers: dict[str, WorkerState]) -> None:
         self.workers = workers
         self.shares: dict[str, Share] = {}
-        """By name; that of a run by itself is `:` and its id."""
+        """By name; the share of a single run is named `:` and its id."""
         self._arrived = 0
         self._waiting: dict[Share, Waiting] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -121,7 +122,7 @@ class ReadyQueue:
         """By what their workers serve."""
         self._pool_of: dict[str, _Pool] = {}
         """By worker."""
-        self._tickets = 0
+        self._tickets = 0  # ticket 0 means that a step was not ready before
 
     # -- workers -------------------------------------------------------------------------------------------------------
 
@@ -130,19 +131,21 @@ class ReadyQueue:
         name, slots, serves = event.worker, event.slots, event.serves
         worker = self.workers.setdefault(name, WorkerState(name, slots, serves))
         worker.slots, worker.serves, worker.up, worker.returning = slots, serves, True, False
+        # Running attempts stay when a worker comes back with fewer slots: they may exceed them until they end.
         worker.carried = worker.running
         worker.models, worker.cache_tokens, worker.block = event.models, event.cache_tokens, event.block
         worker.reports, worker.counts_tokens, worker.prices = event.reports, event.counts_tokens, event.prices
         self._see_who_serves()
 
     def worker_down(self, name: str, returning: bool) -> None:
-        """Take a worker out. One that comes back keeps its steps waiting."""
+        """Remove a worker. The steps of a worker that will return keep waiting."""
         worker = self.workers.setdefault(name, WorkerState(name, 0, ("think", "call")))
         worker.up, worker.returning = False, returning
         self._see_who_serves()
 
     def _see_who_serves(self) -> None:
-        """Find anew which workers serve which lanes; workers change seldom."""
+        """Recompute which workers serve which lanes."""
+        # From scratch, because workers change seldom and the pools are read with every step.
         before, self._pools = self._pools, {}
         for worker in self.workers.values():
             worker.listed = -1
@@ -177,7 +180,7 @@ class ReadyQueue:
         return self._lane(lane).least_loaded()
 
     def another(self, lane: str, beside: WorkerState) -> WorkerState | None:
-        """Return the worker other than one with a free slot that runs the fewest attempts, or `None`."""
+        """Return the worker other than `beside` with a free slot and the fewest attempts, or `None`."""
         free = (
             worker
             for worker in self.workers.values()
@@ -186,7 +189,7 @@ class ReadyQueue:
         return min(free, key=lambda worker: (worker.running, worker.name), default=None)
 
     def serving(self, lane: str) -> int:
-        """Return how many workers that are up serve a lane."""
+        """Return the number of workers that are up and serve a lane."""
         return self._lane(lane).serving
 
     def expects(self, lane: str) -> bool:
@@ -194,7 +197,7 @@ class ReadyQueue:
         return self._lane(lane).expected
 
     def models(self) -> list[str]:
-        """Return the names that workers there are give their models."""
+        """Return the model names of all workers that are up or will return."""
         return sorted(
             {name for worker in self.workers.values() if worker.up or worker.returning for name in worker.models}
         )
@@ -214,7 +217,7 @@ class ReadyQueue:
         return share
 
     def leave(self, share: Share) -> None:
-        """Take note that a run is over. A share without a run is forgotten."""
+        """Remove a finished run from its share. A share without a run is deleted."""
         share.runs -= 1
         if not share.runs:
             del self.shares[share.name], self._waiting[share]
@@ -261,15 +264,15 @@ class ReadyQueue:
         waiting, known = self._waiting[share], lane.listed.get(share)
         if known is None or (len(self.shares) > 1 and waiting.first(name) is None):
             lane.tally(share).lift(self._least(lane))
-            known = lane.listed.get(share)  # on the way shares of which nothing waits were dropped, this one perhaps
+            known = lane.listed.get(share)  # `_least` drops shares without waiting steps, perhaps this one
         waiting.push(node, name)
         if known is None or node.place.priority < known[0]:
             lane.enter(share, node.place.priority)
             self._busy[name] = lane
 
     def _least(self, lane: _Lane) -> float:
-        """Return what the share that goes first has been served, of those that wait for the workers of a lane; if none
-        waits, what the last one had been that did."""
+        """Return the service counter of the first of the shares that wait for the workers of a lane; if none waits,
+        that of the last share that did."""
         counters: list[float] = []
         for busy in self._busy.values():
             if busy.call is lane.call and (busy is lane or any(pool in lane.pools for pool in busy.pools)):
@@ -279,7 +282,7 @@ class ReadyQueue:
         return min(counters, default=max([pool.last[lane.call] for pool in lane.pools], default=0.0))
 
     def _top(self, lane: _Lane) -> Share | None:
-        """Return the share that goes first in a lane; those that wait no longer are dropped on the way."""
+        """Return the share that goes first in a lane, and drop shares that no longer wait."""
         heap, listed = lane.heap, lane.listed
         while heap:
             priority, key, number, share = heap[0]
@@ -291,8 +294,8 @@ class ReadyQueue:
                 heapq.heappop(heap)
                 del listed[share]
                 continue
-            # Alone, a share is first whatever its key: to correct the entry would be wasted. `enter` corrects it when a
-            # second share comes.
+            # A single share is first whatever its key, so its entry is not corrected. `enter` corrects it when a second
+            # share comes.
             if len(heap) == 1 and len(self._busy) == 1:
                 return share
             true = first.place.priority, lane.tally(share).key
@@ -304,8 +307,8 @@ class ReadyQueue:
         return None
 
     def take(self) -> tuple[Node, WorkerState | None] | None:
-        """Take out the first step that a worker has room for; or one, with `None`, that no worker serves or will serve.
-        Return `None` if there is neither."""
+        """Take out the first step that a worker has room for, or a step that no worker serves or will serve, with
+        `None` as its worker. Return `None` if there is neither."""
         busy = self._busy
         if len(busy) == 1 and len(self.shares) == 1:
             return self._take_alone()
@@ -318,6 +321,7 @@ class ReadyQueue:
             worker = lane.least_loaded()
             if worker is None and lane.expected:
                 continue
+            # A lane without any worker is taken too, so that its steps fail at once and do not wait for ever.
             room[name] = worker
             before = first.get(lane.call)
             if before is None or lane.heap[0][:3] < before.heap[0][:3]:
@@ -329,8 +333,8 @@ class ReadyQueue:
         return self._take(share, {name: worker for name, worker in room.items() if (name == "call") in ours})
 
     def _take_alone(self) -> tuple[Node, WorkerState | None] | None:
-        """Do what `take` does where one share has steps, in one lane: there is nothing to weigh. The share stays listed
-        though nothing of it waits, until another share is there."""
+        """Do the work of `take` for one share in one lane, where nothing needs comparing. The share stays listed even
+        if nothing of it waits, until a second share comes."""
         ((name, lane),) = self._busy.items()
         ((share, waiting),) = self._waiting.items()
         if waiting.empty(name):
@@ -349,7 +353,7 @@ class ReadyQueue:
         self._pool_of[worker.name].last[call] = (share.call if call else share.think).counter
 
     def _take(self, share: Share, room: Room) -> tuple[Node, WorkerState | None]:
-        """Take out the first step of a share in the lanes given, in one of which it has a step."""
+        """Take out the first step of a share in the given lanes; one of them must have a step."""
         taken = self._waiting[share].take(room)
         assert taken is not None
         node, worker = taken
@@ -358,12 +362,12 @@ class ReadyQueue:
         return taken
 
     def _arrival(self, lane: _Lane) -> tuple[int, int]:
-        """Return priority and number of arrival of the step for which a share goes first in a lane: what think steps
-        and calls have been served cannot be compared."""
+        """Return priority and arrival number of the step for which a share goes first in a lane."""
+        # Between think steps and calls arrival decides: tokens and numbers of calls cannot be compared.
         first = self._waiting[lane.heap[0][3]].first(lane.name)
         assert first is not None
         return first.place.priority, first.place.ticket
 
     def waiting(self) -> list[tuple[str, list[Node]]]:
-        """Return lanes with the steps in their queues, those included that are over."""
+        """Return lanes with the steps in their queues, ended steps included."""
         return [node for waiting in self._waiting.values() for node in waiting.nodes()]

@@ -1,6 +1,6 @@
-"""The records of a machine: runs, scopes, steps, attempts, workers, accounts. Plain data with a few one-line questions.
+"""The records of a machine: runs, scopes, steps, attempts, workers, accounts. Plain data with a few one-line queries.
 
-Only the modules of this folder write to them. Everyone else reads them, or sees a step through `StepView`. Nearly every
+Only the modules of this folder write to them. Other code reads them, or sees a step through `StepView`. Nearly every
 rule about them is in `invariants.py`.
 """
 
@@ -46,7 +46,7 @@ from .shared_sequence import Series, TalkHistory
 
 @dataclass(slots=True, eq=False)
 class QueuePlace:
-    """Where a step stands among those that are ready, and why it may not start."""
+    """The position of a step among ready steps, and what blocks it."""
 
     priority: int
     """Sum of its request's and its step's priority; the smallest goes first."""
@@ -59,38 +59,38 @@ class QueuePlace:
     rank: tuple[float, ...] = ()
     """Rank by its policies, the smallest first; empty without a policy that ranks."""
     blocked: Blockage | None = None
-    """Why it is ready and may not start. Still set while it is asked about again."""
+    """What blocks it while it is ready. Still set while it is checked again."""
     prefix_group: PrefixGroup | None = None
     """The steps that share its context, in a run with policies."""
 
 
 @dataclass(slots=True, eq=False)
 class JoinState:
-    """What a join knows of its branches."""
+    """The state of a join's branches."""
 
     waits_for_all: bool = False
-    """It can only close when its last branch has ended, unless one of them fails."""
+    """It can only close when its last branch has ended, unless a branch fails."""
     released: bool = False
-    """It has its verdict, expands, and wants its branches no longer."""
+    """It has its result, expands, and no longer needs its branches."""
     done: int = 0
     """Branches that ended in a value."""
     failed: int = 0
     seen: list[Branch] | None = None
     """Its branches as its merge saw them last."""
     tally: Tally | None = None
-    """What its merge has counted, once that was asked for."""
+    """The running count of its merge, once it was first read."""
     untallied: list[Node] | None = None
-    """The branches that have ended since then."""
+    """The branches that have ended since the last read."""
 
 
-# Most steps are not joins. They share this one, so that a reader need not ask for the kind of a step. Nothing writes
-# to it.
+# Most steps are not joins. They share this one, so that readers need not check the kind of a step. Nothing writes to
+# it.
 NO_JOIN = JoinState()
 
 
 @dataclass(slots=True, eq=False)
 class StepAttempts:
-    """The attempts at a step: those that are live, and what is left of the others."""
+    """The attempts at a step: the live ones, and the remains of the others."""
 
     live: Attempt | None = None
     """The live attempt; of two the older one."""
@@ -104,7 +104,7 @@ class StepAttempts:
     lost: int = 0
     """Attempts that ended because the worker was lost."""
     interrupted: int = 0
-    """Those of them where our own process had ended."""
+    """Lost attempts that were interrupted by the end of plait's own process."""
     lost_on: tuple[str, ...] = ()
     """Workers that went away while they ran the step, without immediate repetitions."""
     checkpoint: Checkpoint | None = None
@@ -112,15 +112,15 @@ class StepAttempts:
     ran_on: str | None = None
     """The worker of the last attempt; in the end, of the one that gave its value."""
     spent: Usage | None = None
-    """Usage of all its attempts that are gone."""
+    """Usage of all its attempts that have ended."""
 
 
 @dataclass(slots=True, eq=False, init=False)
 class Node:
-    """A step in the plan of a run: its place in the graph, and records of what happens to it.
+    """A step in the plan of a run: its place in the graph, and the records of its execution.
 
-    The counts obey two rules. `pending` is how many needs have not ended; at 0 the step is ready. `consumers` is how
-    many steps still want its value; at 0 the step is cancelled.
+    The counts obey two rules. `pending` is the number of needs that have not ended; at 0 the step is ready. `consumers`
+    is the number of steps that still need its value; at 0 the step is cancelled.
     """
 
     id: str
@@ -133,7 +133,7 @@ class Node:
     """Of a join: its merge."""
     state: State
     ended: bool
-    """Whether `state` is one that a step does not leave."""
+    """Whether `state` is final."""
     _moves: tuple[float | str, ...]
     """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms: nothing for the
     garbage collector to follow."""
@@ -151,13 +151,13 @@ class Node:
     pending: int
     """Needs that have not ended (for a join: branches)."""
     needs_under_way: int
-    """Needs that are under way; counted in runs with policies."""
+    """Needs that are active; counted in runs with policies."""
     consumers: int
-    """Dependants that have not ended and still want its value, and one more while its scope keeps it."""
+    """Dependants that have not ended and still need its value, and one more while its scope keeps it."""
     inner: Scope | None
     """The scope of the steps that it expands into."""
     sent: Series[Text | Tokens] | None
-    """Its whole prompt as text and tokens, once something has asked for it (`assemble.prompt`)."""
+    """Its whole prompt as text and tokens, once it was first read (`action_builder.prompt`)."""
     talk: TalkHistory | None
     """The conversation that its turn ended, once a later turn continued it."""
 
@@ -197,11 +197,11 @@ class Node:
 
     @property
     def template_keys(self) -> TemplateKeys:
-        """What it is compared by with steps that ended."""
+        """The keys by which it is compared with ended steps."""
         return template_keys(self.step, self.run.request.planner.name)
 
     def __repr__(self) -> str:
-        return f"<{self.id} {self.state.value}>"  # the records refer to one another: a field by field repr has no end
+        return f"<{self.id} {self.state.value}>"  # records refer to one another: a repr of all fields would not end
 
     def move(self, finish: State, records: Records, reason: str = "", cause: Cause | None = None) -> None:
         """Move to a state, noted in the story and for watchers, or raise `InvalidTransition`."""
@@ -212,6 +212,7 @@ class Node:
         if not MOVES[finish]:
             self.ended = True
         run = self.run
+        # Only for policies: runs without any pay nothing for the bookkeeping.
         if run.policies.watch:
             run.note_move(self, start)
         if (finish is READY or start is READY) and self.step.op.kind == "think":
@@ -219,7 +220,7 @@ class Node:
             run.ready += change
             if not run.paused:
                 records.ready += change
-        # Names, not states: the tuple holds atoms only, which the garbage collector does not track.
+        # Names, not states: a tuple of atoms is not tracked by the garbage collector.
         name, at = NAMES[finish], records.now
         self.outcome.cause = cause
         self._moves += (at, name, reason)
@@ -241,7 +242,7 @@ class Node:
         return at, self.id, start, finish, reason
 
     def changes(self, began: float) -> tuple[Change, ...]:
-        """Return its moves as reports tell them: by the time that has passed since `began`."""
+        """Return its moves for reports, with times in seconds since `began`."""
         flat = cast("tuple[Any, ...]", self._moves)
         return tuple([(flat[i] - began, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)])
 
@@ -254,14 +255,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """A ready step may not start: a budget is used up for now, a policy holds it, or the user has paused the run."""
+    """What blocks a ready step: a budget that is used up for now, a policy that holds it, or a paused run."""
 
     by: Literal["budget", "policy", "pause"]
     since: float
     backlog: Backlog[Node]
     """Where it waits: in the backlog of an account, of its run, or of a worker."""
     key: str
-    """In that backlog: its lane for a budget, `Defer.behind` for a policy, nothing for a worker."""
+    """Its key in that backlog: its lane for a budget, `Defer.behind` for a policy, empty for a worker."""
     reason: str = ""
 
 
@@ -274,9 +275,9 @@ class Scope:
     """The step that expands into this; `None` for the first plan of a run."""
     parent: Scope | None
     prefix: str
-    """Of the ids of its steps."""
+    """Prefix of the ids of its steps."""
     level: int = 0
-    """How many steps that expand, one inside the other, are around it; a flow's own step does not count."""
+    """Number of nested expanding steps around it; a flow's own step does not count."""
     open: bool = True
     """More patches may come; until then its steps are kept even if nothing consumes them yet."""
     names: dict[str, Node] = field(default_factory=dict[str, Node])
@@ -300,7 +301,7 @@ class Attempt(Figures):
         self.worker = worker
 
     def leave(self) -> None:
-        """Be no longer among the live attempts at its step."""
+        """Remove it from the live attempts at its step."""
         node = self.node
         if node.attempts.live is self:
             node.attempts.live, node.attempts.hedge = node.attempts.hedge, None
@@ -310,30 +311,32 @@ class Attempt(Figures):
 
 @dataclass(slots=True, eq=False)
 class RunPolicies:
-    """The policies of a run by what they do. Most runs have none, and ask none."""
+    """The policies of a run by their methods. Most runs have none."""
 
     rankers: tuple[Policy, ...] = ()
-    """Those that rank ready steps."""
+    """Policies that rank ready steps."""
     placers: tuple[Policy, ...] = ()
-    """Those that choose workers or hold steps back."""
+    """Policies that choose workers or hold steps back."""
     reviewers: tuple[Policy, ...] = ()
-    """Those that look at its events."""
+    """Policies that review its events."""
     watch: bool = False
-    """Some place its steps or look at its events."""
+    """Whether any policy places its steps or reviews its events."""
+    needs_stream: bool = False
+    """Whether a reviewer reads text while it is generated."""
 
 
 @dataclass(slots=True, eq=False)
 class PromptSizes:
-    """What a run knows of the sizes of its prompts, where a budget limits them."""
+    """The known sizes of a run's prompts, if a budget limits them."""
 
     counting: dict[str, Node] = field(default_factory=dict[str, "Node"])
     """Ready steps whose prompt a worker is counting, by id."""
     uncounted: set[str] = field(default_factory=set[str])
     """Ids of steps whose prompt size is unknown to every worker."""
     known: dict[Hashable, int] = field(default_factory=dict["Hashable", int])
-    """Tokens of its prompts that were counted."""
+    """Tokens of its counted prompts."""
     tokens_per_byte: float = 0.25
-    """Of a prompt, as workers report them."""
+    """Tokens per byte of a prompt, from the reports of workers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -344,40 +347,41 @@ class Run:
     request: Request
     task: Task
     share: Share = field(default_factory=lambda: Share("", 0))
-    """Whose part of the slots it takes."""
+    """The share that its attempts are charged to."""
     policies: RunPolicies = field(default_factory=RunPolicies)
     root: Scope | None = None
     nodes: list[Node] = field(default_factory=list[Node])
     prefix_groups: dict[Hashable, PrefixGroup] = field(default_factory=dict["Hashable", "PrefixGroup"])
     account: Account | None = None
-    """Of its budget, if that sets a limit."""
+    """The account of its budget, if that sets a limit."""
     submitted: float = 0.0
     """When it was submitted."""
     live: int = 0
-    """Attempts that are not gone."""
+    """Attempts that have not ended."""
     ready: int = 0
     """Model steps that are ready."""
     held: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps that a policy holds back."""
     forced: Node | None = None
-    """A step that starts although a policy holds it, as nothing else of the run is under way."""
+    """A step that starts although a policy holds it, because nothing else of the run is active."""
     paused: bool = False
-    """The user wants nothing more of it to start for now."""
+    """The user has paused it: no step starts."""
     set_aside: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps that were due while it was paused."""
     lengths: dict[Hashable, deque[int]] = field(default_factory=dict["Hashable", "deque[int]"])
-    """Of its answers lately, by template (`EndedSteps`)."""
+    """Lengths of its latest answers in tokens, by template (`EndedSteps`)."""
     messages: dict[int, tuple[Message, str]] = field(default_factory=dict[int, "tuple[Message, str]"])
     """Messages of its conversations as texts, by identity (`prefix_groups.py`)."""
     prompt_sizes: PromptSizes = field(default_factory=PromptSizes)
-    put: int = 0  # bytes of values that its joins have read, and that were put into what it asks
+    put: int = 0
+    """Bytes of values that its joins have read and that were inserted into its prompts and arguments."""
     wake: float | None = None
-    """When a policy wants to review it."""
+    """Time of the next review by a policy."""
     meter: Meter = field(default_factory=Meter)
     cancelled: tuple[Cause, str] | None = None
-    """Why the user gave it up."""
+    """Cause and message of its cancellation by the user."""
     broken: Failure | None = None
-    """A policy raised."""
+    """The failure of a policy that raised."""
 
     @property
     def over(self) -> bool:
@@ -385,7 +389,7 @@ class Run:
         return self.root is not None and self.root.output is not None and self.root.output.ended
 
     def dissolve(self) -> None:
-        """Drop what its records say of one another, so that they go without the garbage collector."""
+        """Clear the references between its records, so that they are freed without the garbage collector."""
         for node in self.nodes:
             node.deps = node.dependants = ()
             node.after = node.own_waiters = node.inner = None
@@ -396,14 +400,14 @@ class Run:
                 node.account.timed.clear()
         for group in self.prefix_groups.values():
             group.nodes.clear()
-        while self.nodes:  # one by one: to clear a list of 100,000 holds all threads up
+        while self.nodes:  # one by one: clearing a list of 100,000 would block all threads
             self.nodes.pop()
 
     going: dict[Node, None] = field(default_factory=dict["Node", None])
-    """Its steps that have an attempt under way, of a run that policies watch, in the order in which they began."""
+    """Its running steps in the order of their start, kept if policies watch the run."""
 
     def note_move(self, node: Node, start: State) -> None:
-        """Take note that a step has moved, for policies that ask what is under way."""
+        """Record a move of a step, for policies that read which steps are active."""
         if node.state is State.RUNNING:
             self.going[node] = None
         elif start is State.RUNNING:
@@ -425,28 +429,28 @@ class WorkerState:
     returning: bool = False
     """It is down and will come back."""
     running: int = 0
-    """Attempts on it that are not gone."""
+    """Attempts on it that have not ended."""
     carried: int = 0
-    """Attempts on it when its slots were last counted: they may be more than it now has slots for."""
+    """Attempts on it when it last reported its slots; they may exceed the new number of slots."""
     models: tuple[str, ...] = ()
     cache_tokens: int | None = None
     block: int | None = None
     reports: int | None = None
-    """Tokens: the most between two reports of an attempt that is asked to report; `None`: it may report none."""
+    """Maximum tokens between two reports of an attempt with reports; `None`: it may not report."""
     counts_tokens: bool = False
     """It can count the tokens of a prompt."""
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
-    """By model; under no name that of any other."""
+    """Prices by model; the empty name holds the default."""
     thinks: set[str | None] = field(default_factory=set["str | None"])
-    """Models of which an answer had thoughts, by the name that steps give."""
+    """Models with an answer that had thoughts, by the name in steps."""
     load: int = 0
     """Tokens that its attempts may still generate."""
     context: int = 0
-    """Tokens of context that they may come to hold; shared ones count once; of runs with policies."""
+    """Tokens of context that its attempts may come to hold; shared ones count once. Kept for runs with policies."""
     held: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps that policies keep for it until it has a free slot."""
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
-    """How fast it is; of runs with policies."""
+    """Its decoding speed, from runs with policies."""
     listed: int = -1
     """`running` in its entry in the heap of free workers; -1 without an entry."""
 
@@ -457,21 +461,22 @@ class WorkerState:
 
     @property
     def kept(self) -> int:
-        """About how many steps wait for it."""
+        """Approximate number of steps that wait for it."""
         return sum(map(len, self.held.heaps.values()))
 
     def pace(self, attempts: int) -> float | None:
-        """Return the seconds that a token takes with so many attempts on it."""
+        """Return the seconds per token with this number of attempts on it, or `None` if unknown."""
         return self.speed.at(attempts)
 
     def price(self, model: str | None) -> Price | None:
-        """Return what a model costs here, if that is known."""
+        """Return the price of a model on this worker, or `None` if it is unknown."""
         if not self.prices:
             return None
         return self.prices.get(model or "") or self.prices.get("")
 
     def could_take(self, step: StepView) -> bool:
-        """Return whether it is up and serves a step's kind and model, free slot or not. One without slots is going."""
+        """Return whether it is up and serves a step's kind and model, even without a free slot."""
+        # A worker without any slots is draining: it takes no more steps.
         return self.up and self.slots > 0 and self.in_lane(lane_of(step.plan.op))
 
     def takes(self, step: StepView) -> bool:
@@ -494,20 +499,21 @@ class Account:
     parent: Account | None
     deadline: float | None = None
     level: int = 0
-    """Of the scope that its steps stand in."""
+    """Level of the scope of its steps."""
     prompts: bool = False
-    """Whether it, or one around it, limits what prompts count against."""
+    """Whether it, or one around it, has a limit that prompts count against."""
     counted: bool = False
-    """Attempts were charged by their reports: it may be passed by the last report of each."""
+    """Attempts were charged by their reports: the last report of each may exceed it."""
     lengths: bool = False
-    """Whether it, or one around it, limits what generated tokens count against."""
+    """Whether it, or one around it, has a limit that generated tokens count against."""
     prompt: int = 0
-    """Prompt tokens, of live attempts too."""
+    """Prompt tokens, live attempts included."""
     tokens: int = 0
-    """Generated tokens, of live attempts as far as they were reported."""
+    """Generated tokens, with the reported tokens of live attempts."""
     thinking: bool = False
-    """Whether it, or one around it, limits thoughts: so many tokens of them there were, and live attempts may have."""
+    """Whether it, or one around it, limits thoughts."""
     thoughts: int = 0
+    """Tokens of thoughts of ended attempts."""
     held_back: HeldBack = field(default_factory=HeldBack)
     """Reserved for live attempts."""
     overrun: int = 0
@@ -517,17 +523,17 @@ class Account:
     cost: float = 0.0
     steps: int = 0
     turns: dict[Node, int] = field(default_factory=dict["Node", int])
-    """Model calls that lead to each of its steps, that one included, with a limit of turns."""
+    """Model calls on the longest chain that ends with each of its steps; kept with a limit of turns."""
     waited: dict[Node, int] = field(default_factory=dict["Node", int])
-    """Those that a flow had waited for under this account when it made the step, if it had for any."""
+    """Model calls that a flow had waited for under this account when it made the step, if any."""
     by_default: bool = False
-    """Nobody limited the run: its tokens are those of the setting `default_token_limit`."""
+    """The request sets no limit: its tokens are limited by the setting `default_token_limit`."""
     changed: bool = False
-    """The user has changed its limits: more may have been used, or may be running, than they allow."""
+    """The user has changed its limits, so that past use or running attempts may exceed them."""
     held: Backlog[Node] = field(default_factory=Backlog[Node])
     """Ready steps, by lane, that wait for something under this account to end."""
     timed: list[Node] = field(default_factory=list["Node"])
-    """The steps that its deadline concerns, in the order they came; empty without one."""
+    """The steps under its deadline, in order of arrival; empty without a deadline."""
 
     def chain(self) -> list[Account]:
         """Return this account and those around it, innermost first."""
@@ -541,23 +547,23 @@ class Account:
 
 @dataclass(slots=True, eq=False)
 class PrefixGroup:
-    """Steps of a run that continue the same context or begin with the same prompt (calls: that call the same tool)."""
+    """Steps of a run that continue the same context or begin with the same prompt (calls: of the same tool)."""
 
     nodes: list[Node] = field(default_factory=list["Node"])
     sent: dict[str, int] = field(default_factory=dict[str, int])
     """Attempts that were dispatched, by worker, in order of the first."""
     live: dict[str, int] = field(default_factory=dict[str, int])
-    """Attempts that are not gone, by worker."""
+    """Attempts that have not ended, by worker."""
     finished: list[AttemptEnd] = field(default_factory=list[AttemptEnd])
-    """Attempts that ended in a value, the first first."""
+    """Attempts that ended with a value, in order."""
     shared: dict[str, int] = field(default_factory=dict[str, int])
     """Tokens of the shared context, by worker with a live attempt."""
     content: tuple[Hashable, bytes] | None = None
-    """That context as the prefix index knows it, once it was asked for."""
+    """The prefix-index key of that context, once it was first read."""
     own_from: int = 0
-    """Of think steps that continue none: where the parts of their prompts begin that are a step's alone."""
+    """For think steps that continue none: index of the first prompt part that belongs to a step alone."""
     size: int | None = None
-    """About how many tokens the prompts of these have before that, once it was asked for."""
+    """Approximate tokens of their prompts before that part, once it was first read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -568,20 +574,20 @@ class Records:
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     """The steps of these runs, by id."""
     attempts: dict[int, Attempt] = field(default_factory=dict[int, Attempt])
-    """Attempts that are not gone."""
+    """Attempts that have not ended."""
     workers: dict[str, WorkerState] = field(default_factory=dict[str, WorkerState])
     ended: EndedSteps = field(default_factory=EndedSteps)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    """Who has what cached, of all runs that have policies."""
+    """The cached prefixes of each worker, for all runs with policies."""
     last_attempt: int = 0
     ready: int = 0
     """Model steps that are ready, of runs that are not paused."""
     lost: str = ""
-    """Which worker went away last, and why, as far as one has said so."""
+    """The worker that went away last with a reason, and that reason."""
     thinking: int = 0
     """Attempts at model steps."""
     waiting: int = 0
-    """Runs of which nothing is under way, though they are not paused."""
+    """Runs without an attempt that are not paused."""
     now: float = 0.0
     """Time of the event being handled."""
     actions: list[Action] = field(default_factory=list[Action])

@@ -1,4 +1,4 @@
-"""Sequences that share their beginnings: what a conversation has so far, kept once for all its turns."""
+"""Sequences that share their beginnings: the messages of a conversation, kept once for all its turns."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ T = TypeVar("T")
 
 
 class Series(Generic[T]):
-    """An immutable sequence. Going on from one costs what is new, where nothing else went on from it before; a second
-    way from the same one copies."""
+    """An immutable sequence. The first continuation of a series costs only the new items; a second continuation of the
+    same series copies it."""
 
     __slots__ = ("_items", "_length")
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items = list(items)
-        """Shared with those that go on from this one: the first `_length` are its own."""
+        """Shared with the continuations of this series, which owns the first `_length` items."""
         self._length = len(self._items)
 
     def then(self, more: Iterable[T]) -> Series[T]:
-        """Return the series that goes on with more."""
+        """Return the series continued by more items."""
         longer: Series[T] = Series()
         shared = self._items
         longer._items = shared if len(shared) == self._length else shared[: self._length]
@@ -32,7 +32,8 @@ class Series(Generic[T]):
         return longer
 
     def with_more(self, more: Iterable[T] = ()) -> tuple[T, ...]:
-        """Return the items and more as a tuple. To copy a list is several times as fast as to go through it."""
+        """Return the items and more as a tuple."""
+        # A list is unpacked several times as fast as an iterator.
         items = self._items if len(self._items) == self._length else self._items[: self._length]
         return (*items, *more)
 

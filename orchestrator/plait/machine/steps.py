@@ -1,8 +1,8 @@
-"""How steps move: what becomes ready, what is cancelled, what the end of a step does to others.
+"""Move steps: make them ready, cancel them, and spread the end of a step to its neighbours.
 
-Two rules carry nearly everything. Downstream: a step that ends tells its dependants; one whose needs are all met
-becomes ready, a join counts its branches, and any other step that needs a value which will not come ends without one
-too. Upstream: a step that ends releases its needs; a step that no consumer is left for is cancelled.
+Two rules carry nearly everything. Downstream: a step that ends notifies its dependants; one whose needs are all met
+becomes ready, a join counts its branches, and any other step that needs a missing value ends without one too.
+Upstream: a step that ends releases its needs; a step without a consumer is cancelled.
 
 The layer above `attempt_lifecycle.py`. It chooses no worker and reads no event.
 """
@@ -40,7 +40,7 @@ from .value_sizes import charge_join, charge_references, most_of, of_branches
 from .views import MachineView, NodeView, branches_of, decided
 
 _TRY = "try "
-"""How the reason of a move begins that waits for another try."""
+"""Prefix of the reason of a move to `waiting` before another try."""
 _LIMITS: dict[str, Cause] = {BudgetExceeded.__name__: "budget", DeadlineExceeded.__name__: "deadline"}
 
 
@@ -49,7 +49,7 @@ class Steps:
 
     def __init__(self, records: Records, queue: ReadyQueue, slots: Slots) -> None:
         self.ended: deque[Node] = deque()
-        """Steps that have ended and whose neighbours have not been told yet."""
+        """Steps that have ended and whose neighbours have not been notified yet."""
         self._records = records
         self._queue = queue
         self._slots = slots
@@ -61,8 +61,8 @@ class Steps:
         node.move(state, self._records, reason)
 
     def ready(self, node: Node) -> None:
-        """A step's needs are met: rank it and queue it for a slot."""
-        # A step without needs puts nothing together.
+        """Rank a step whose needs are met, and queue it for a slot."""
+        # A step without needs inserts no values, so it has nothing to charge.
         if node.deps and (heavy := charge_references(node)) is not None:
             self.fail(node, heavy)
             return
@@ -117,11 +117,11 @@ class Steps:
         self.ended.append(node)
 
     def cancel(self, node: Node, cause: Cause, about: str = "") -> None:
-        """Give a step up, unless it has ended already. `about`: see `core.causes.sentence`."""
+        """Cancel a step, unless it has ended already. `about`: see `core.causes.sentence`."""
         if node.ended:
             return
         if not self._slots.stop_all(node, cause, about):
-            # No worker has it, so nobody else would tell those who watch that it is over.
+            # No worker runs it, so no other event would report its end to watchers.
             self._records.actions.append(Cancel(node.id, cause=cause, about=about))
         node.move(CANCELLED, self._records, sentence(cause, about), cause)
         self.ended.append(node)
@@ -135,18 +135,20 @@ class Steps:
             self.cancel(node, "failed-need", dep.id)
 
     def retry_or_fail(self, attempt: Attempt, failure: Failure) -> None:
-        """Go on after an attempt without a value: with the other attempt if there is one; else try the step again if
-        its failure and its kind allow it, a lost one from its checkpoint; else let it fail."""
+        """Continue after an attempt without a value: with the other attempt if there is one; else retry the step if the
+        failure and the kind of the step allow it, from a checkpoint if the worker was lost; else fail it."""
         node = attempt.node
+        # Only a lost worker leaves text that is worth continuing: any other failure may lie in that text.
         checkpoint = attempt.checkpoint() if failure.lost else None
         if not failure.lost:
-            node.attempts.checkpoint = None  # the failure may lie in the text generated so far
+            node.attempts.checkpoint = None
+        # A hedge or a repeated loss may leave less than is known already: the longer checkpoint saves more tokens.
         elif checkpoint is not None and (
             node.attempts.checkpoint is None or len(checkpoint.ids) > len(node.attempts.checkpoint.ids)
         ):
             node.attempts.checkpoint = checkpoint
         if node.attempts.live is not None:
-            return  # its other attempt goes on: the failure of one of two is no event for the step
+            return  # the failure of one of two attempts does not concern the step
         if node.inner is not None:  # patches to the failed attempt are void
             for name in node.inner.names.values():
                 self.cancel(name, "retried", node.id)
@@ -166,8 +168,8 @@ class Steps:
                     self._slots.timers.add(self._records.now + delay, "retry", node)
 
     def lose_worker(self, live: Sequence[Attempt], worker: str, message: str) -> None:
-        """Go on after a worker went away that ran these attempts. Where just one of their steps has lost another worker
-        before, it may be what ends them: as often as `Retries.deaths` allows, and no more."""
+        """Retry the steps of a worker that went away. If exactly one of them has lost another worker before, it may be
+        the cause: it fails once it has lost as many workers as `Retries.deaths` allows."""
         again = [
             attempt.node
             for attempt in live
@@ -175,12 +177,12 @@ class Steps:
         ]
         for attempt in live:
             node = attempt.node
-            if node.state is not RUNNING:  # it ended as part of another that was lost
+            if node.state is not RUNNING:  # the retry of another lost step has cancelled it
                 continue
             before = node.attempts.lost_on
             node.attempts.lost_on = before if before and before[-1] == worker else (*before, worker)
             if again == [node] and len(node.attempts.lost_on) >= node.run.request.retries.deaths:
-                problem = f"{message}, as {before[-1]} had before: it is not run again, for it may be what ends workers"
+                problem = f"{message}, as {before[-1]} had before: not retried, since it may be what kills workers"
                 self.retry_or_fail(attempt, as_failure(EngineError(problem)))
             else:
                 self.retry_or_fail(attempt, as_failure(WorkerLost(message)))
@@ -188,17 +190,17 @@ class Steps:
     # -- its neighbours ------------------------------------------------------------------------------------------------
 
     def spread(self) -> None:
-        """Tell the neighbours of all steps that have ended, and of those that end by this."""
+        """Notify the neighbours of all steps that have ended, and of the steps that end as a consequence."""
         ended = self.ended
         while ended:
-            self._tell(ended.popleft())
+            self._notify(ended.popleft())
 
-    def _tell(self, node: Node) -> None:
-        """Tell everyone concerned that a step has ended."""
+    def _notify(self, node: Node) -> None:
+        """Notify the dependants, the needs and the scope of a step that has ended."""
         run, scope, done = node.run, node.scope, node.state is DONE
         for reader in node.dependants:
             if reader.ended or reader.join.released:
-                continue  # a released join has its verdict, and what its branches do is of no account
+                continue  # a released join has its result, so its branches no longer matter to it
             reader.pending -= 1
             if reader.merge is not None:
                 if reader.join.untallied is not None:
@@ -206,7 +208,7 @@ class Steps:
                 if done:
                     reader.join.done += 1
                     if reader.join.waits_for_all and reader.pending:
-                        continue  # nothing can come of it before the last branch, unless one fails
+                        continue  # it cannot close before the last branch, unless one fails
                 elif node.state is FAILED:
                     reader.join.failed += 1
                 self.judge(reader, arrived=done)
@@ -214,12 +216,12 @@ class Steps:
                 self.end_like(reader, node)
             elif reader.pending == 0:
                 self.ready(reader)
-        if not node.join.released:  # else it let go of them when it had its verdict
+        if not node.join.released:  # a released join has released its needs already
             for dep in node.deps:
                 if not dep.ended:
                     self.release(dep)
         if not done and node.account is not None and node.last_move[2] == "ready":
-            # It never began, so no attempt of it will be over and free what it had kept others from.
+            # It never began, so no end of an attempt will queue the steps that it went before.
             self._slots.ask_others(node)
         node.place.blocked = None
         if run.held.heaps:
@@ -231,29 +233,29 @@ class Steps:
             self.output_ended(scope, node)
 
     def release(self, node: Node) -> None:
-        """A consumer of a step has gone; the step is cancelled when it was the last."""
+        """Remove a consumer of a step, and cancel the step if it was the last."""
         node.consumers -= 1
         if node.consumers == 0:
             self.cancel(node, "unneeded")
 
     def expand(self, node: Node, result: Result) -> None:
-        """Ask the planner how a step goes on that has its own result."""
+        """Ask the planner to expand a step that has its own result."""
         self.move(node, EXPANDING)
         self._records.actions.append(Expand(node.id, node.attempts.generation, result=result))
         waiters, node.own_waiters = node.own_waiters or (), None
-        for waiter in waiters:  # they read the text that it generated itself, which is whole now
+        for waiter in waiters:  # they continue the step's own text, which is complete now
             waiter.pending -= 1
             if waiter.pending == 0 and not waiter.ended:
                 self.ready(waiter)
 
     def output_ended(self, scope: Scope, output: Node) -> None:
-        """The output of a closed scope has ended: so does the step that expands into it, or the run."""
+        """End the step that expands into a closed scope, or the run, because the output of the scope has ended."""
         owner = scope.owner
         if owner is None:
             self._slots.closing.append(scope.run)
             return
         if owner.state is not EXPANDED:
-            return  # its reader has not closed yet; when it does, this is asked again
+            return  # its planner has not closed it yet; `close_expansion` calls this again
         owner.outcome.limited = owner.outcome.limited or output.outcome.limited
         if output.outcome.result is not None:
             path = output.path_tokens.total if _is_flow(owner) else max(output.path_tokens.total, owner.path_tokens.own)
@@ -266,7 +268,7 @@ class Steps:
     # -- joins ---------------------------------------------------------------------------------------------------------
 
     def judge(self, node: Node, arrived: bool) -> None:
-        """End a join if it can end, now that a branch has; `arrived` is whether the branch brought a value."""
+        """End a join if the end of a branch allows it; `arrived`: the branch ended with a value."""
         try:
             ruling = judge(node, arrived)
         except RAISED as error:
@@ -276,7 +278,7 @@ class Steps:
             self.obey(node, ruling)
 
     def obey(self, node: Node, ruling: Ruling) -> None:
-        """Do with a join as was ruled."""
+        """Apply a ruling to a join."""
         match ruling.verdict:
             case "wait":
                 return
@@ -306,7 +308,7 @@ class Steps:
         if not node.step.expands and result.patch is None:
             self.done(node, result, node.path_tokens.own)
             return
-        node.join.released = True  # before its branches end by this: they would be counted
+        node.join.released = True  # before the release cancels its branches, which would count as ended
         self.expand(node, result)
         for dep in node.deps:
             if not dep.ended:
@@ -320,18 +322,18 @@ class Steps:
 
     def break_with(self, run: Run, failure: Failure) -> None:
         """End a run with the failure of a policy, unless one has ended it already."""
-        if run.broken is None:  # the first cause is the one to tell: later ones may follow from it
+        if run.broken is None:  # the first failure is reported: later ones may follow from it
             run.broken = failure
             self.cancel_all(run, "broken", failure.message)
 
     def cancel_all(self, run: Run, cause: Cause, about: str) -> None:
-        """Give up all steps of a run."""
+        """Cancel all steps of a run."""
         for node in run.nodes:
             self.cancel(node, cause, about)
 
 
 def _cause_of(failure: Failure) -> Cause:
-    """Return why the attempts of a step that fails are stopped."""
+    """Return the cause with which the attempts of a failing step are stopped."""
     return _LIMITS.get(failure.kind, "failed")
 
 
@@ -342,27 +344,27 @@ def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
 
 
 def _is_flow(node: Node) -> bool:
-    """Whether a step stands for a flow: a join without branches that expands."""
+    """Return whether a step represents a flow: a join without branches that expands."""
     return node.merge is not None and node.step.expands and not node.step.needs
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a join should do now: wait, close over what is done, or end without a value."""
+    """The next move of a join: wait, close over its finished branches, or end without a value."""
 
     verdict: Literal["wait", "close", "fail", "stop"]
     failure: Failure | None = None
     about: str = ""
-    """What a join that stops lacked."""
+    """What a stopped join lacked."""
 
 
 WAIT, CLOSE = Ruling("wait"), Ruling("close")
 
 
 def judge(node: Node, arrived: bool) -> Ruling:
-    """Say whether a join can end, now that a branch has. `arrived`: that branch brought a value.
+    """Decide whether the end of a branch ends its join. `arrived`: the branch ended with a value.
 
-    Asks the merge whether it is certain if the join may close early; what the merge raises comes out.
+    If the join may close early, the merge decides whether its result is certain. Errors of the merge propagate.
     """
     op = node.step.op
     assert op.kind == "join" and node.merge is not None
@@ -373,7 +375,7 @@ def judge(node: Node, arrived: bool) -> Ruling:
         quorum = op.quorum or 1
         if done + out < quorum:
             return _short(node, f"needs {quorum} branches and can get no more than {done + out}")
-        out = max(0, quorum - done)  # no more than these will be heard
+        out = max(0, quorum - done)  # the join closes at its quorum, so it reads no more branches than these
     if out == 0:
         return CLOSE if done or op.on_failure == "any-end" else _short(node, "got a value from none of its branches")
     if op.early and arrived and decided(node, out):
@@ -382,8 +384,8 @@ def judge(node: Node, arrived: bool) -> Ruling:
 
 
 def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
-    """Say what a join whose time is up does with the branches that are done: it closes over them, or fails when they
-    are too few, with `failure` or as at its `deadline`."""
+    """Decide how a join ends whose time is up: it closes over its finished branches, or fails if they are too few,
+    with `failure` or with the failure of its own `deadline`."""
     op = node.step.op
     assert op.kind == "join"
     enough = {"all": len(node.deps), "quorum": op.quorum or 1, "best-effort": 1, "any-end": 0}[op.on_failure]
@@ -396,7 +398,7 @@ def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
 
 
 def late(node: Node) -> Failure:
-    """Return how far a join had come at its deadline."""
+    """Return the failure of a join at its deadline, with the number of its finished branches."""
     op = node.step.op
     assert op.kind == "join"
     message = f"{node.id}: after {op.deadline:g} s {node.join.done} branches are done"
@@ -409,14 +411,14 @@ def limit_of(join: Node) -> Failure | None:
 
 
 def conclude(node: Node) -> Result:
-    """Return a join's result over the branches that are done; what the merge raises comes out. Values of branches stand
-    in it as they are, however often."""
+    """Return a join's result over its finished branches. Errors of the merge propagate. Values of branches are shared
+    with the result, not copied, however often it holds them."""
     assert node.merge is not None
     branches, known = branches_of(node), of_branches(node)
     node.join.seen = None
     verdict = node.merge.merge(branches, node.run.task)
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"it returned a {type(verdict).__name__}, which is no Verdict")
+        raise TypeError(f"it returned a {type(verdict).__name__} instead of a Verdict")
     weight, most = weigh(verdict.value, known, most_of(node.run)), most_of(node.run)
     if weight.bytes > most:
         raise ValueError(f"its value has more than {most:,} bytes: raise `value_bytes`")
@@ -429,12 +431,13 @@ def conclude(node: Node) -> Result:
         prior=_prior(verdict, branches),
     )
     node.outcome.weight = weight
+    # Values of branches were checked when they came: only what the merge added is walked.
     value = json_value(verdict.value, known={same: weighed.levels for same, weighed in known.items()})
     return result.model_copy(update={"value": value})
 
 
 def _prior(verdict: Verdict, branches: Sequence[Branch]) -> str:
-    """Return what stands in the line before the value, if that is one branch's own text."""
+    """Return the text before the value in its trajectory, if the value is one branch's own text."""
     if verdict.winner is None or verdict.extracted:
         return ""
     result = next((branch.result for branch in branches if branch.name == verdict.winner), None)
@@ -442,7 +445,7 @@ def _prior(verdict: Verdict, branches: Sequence[Branch]) -> str:
 
 
 def dependency_failed(dep: Node) -> Failure:
-    """Return the failure of a step that needs `dep`, which failed. The first cause is carried on, not nested."""
+    """Return the failure of a step whose need `dep` failed. The first cause is passed on, not nested."""
     cause = dep.outcome.failure
     assert cause is not None
     if cause.kind == DependencyFailed.__name__:
@@ -469,8 +472,8 @@ def _short(node: Node, what: str) -> Ruling:
 
 
 def _with_last_try(node: Node, failure: Failure) -> Failure:
-    """Return the failure of a limit with that of the step's last try, if it was tried: who reads of the limit alone
-    raises it, and waits longer for the same end."""
+    """Return the failure of a limit with the failure of the step's last try, if there was one."""
+    # A reader who sees only the limit would raise it, and wait longer for the same failure.
     tried = next((move[4] for move in reversed(node.story) if move[4].startswith(_TRY)), "")
     if not tried:
         return failure
@@ -478,18 +481,18 @@ def _with_last_try(node: Node, failure: Failure) -> Failure:
 
 
 def retry_delay(node: Node, failure: Failure) -> float | Failure:
-    """Return the seconds to wait before a step is tried again, or the failure it ends in.
+    """Return the seconds to wait before a step is retried, or the failure that it ends with.
 
-    A step with side effects is never tried again, unless its attempt was never made. A step whose worker was lost is
-    tried again at once: `Retries.lost` times, ends of our own process not counted. After any other failure that is
-    retryable, the retries of its kind count, with exponential backoff.
+    A step with side effects is retried only if its attempt was never made. A step whose worker was lost is retried at
+    once, `Retries.lost` times; interruptions of plait's own process do not count. After any other retryable failure,
+    the retries of the step's kind apply, with exponential backoff.
     """
     retries = node.run.request.retries
     if failure.kind == NeverMade.__name__:
         return 0.0
     if node.step.side_effects:
         if failure.lost:
-            message = f"{failure.message}; whether it took effect is unknown, so it is not tried again"
+            message = f"{failure.message}; whether it took effect is unknown, so it is not retried"
             return failure.model_copy(update={"message": message})
         return failure
     if failure.kind == Interrupted.__name__ or (

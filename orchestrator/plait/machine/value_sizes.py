@@ -1,8 +1,7 @@
-"""What the values of a run weigh, and its limit of bytes: counted before a join or an operation is put together.
+"""Limit the bytes of a run's values, counted before a join reads them or an operation includes them.
 
-What a join reads, and what is put into prompts and arguments, counts each time anew. So to put a run's values together
-takes no more memory and time than its limit allows, however often its plan doubles them. What was refused stays
-counted: such a run puts nothing more together.
+Each read by a join, prompt or argument counts again. The limit thus bounds the memory and time of building a run's
+values, however often its plan doubles them. A refused read stays counted: such a run reads nothing more.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from ..core.values import Same
 from .records import Node, Run
 
 BRANCH = 100
-"""What a branch counts besides its text, in characters: as long as these, a merge takes for it at least."""
+"""Characters added for each branch: a merge takes at least the time of as many."""
 
 
 def read_after(node: Node, most: int) -> int:
-    """Return about how many characters joins read when a step ends: those that wait for it alone, and all that these
-    may close. Counted up to `most`."""
+    """Return the approximate number of characters that joins read when a step ends, up to `most`: joins that wait for
+    it alone, and all joins that these may close."""
     for reader in node.dependants:
         if reader.merge is not None:
             break
@@ -43,24 +42,25 @@ def _length(branch: Node) -> int:
 
 
 def weight_of(node: Node) -> Weight:
-    """Return what the value of a step that is done weighs."""
+    """Return the weight of a finished step's value."""
     if node.outcome.weight is None:
         assert node.outcome.result is not None
         inner = node.inner.output if node.inner is not None else None
+        # An expanding step shares its output's value, so the value is weighed once.
         if inner is not None and inner.outcome.result is node.outcome.result:
             node.outcome.weight = weight_of(inner)
-        else:  # a worker's: nothing in it is shared
+        else:  # a worker's value shares nothing with others
             node.outcome.weight = weigh(node.outcome.result.value, {}, most_of(node.run))
     return node.outcome.weight
 
 
 def most_of(run: Run) -> int:
-    """Return what the values of a run may weigh."""
+    """Return the limit in bytes for the values of a run."""
     return MOST_BYTES if run.request.value_bytes is None else run.request.value_bytes
 
 
 def of_branches(node: Node) -> dict[Same, Weight]:
-    """Return what the values of a join's branches weigh."""
+    """Return the weights of the values of a join's branches."""
     return {
         Same(dep.outcome.result.value): weight_of(dep)
         for dep in node.deps
@@ -69,12 +69,12 @@ def of_branches(node: Node) -> dict[Same, Weight]:
 
 
 def charge_join(node: Node) -> Failure | None:
-    """Count what a join is about to read; return why that is too much, if it is."""
+    """Count the values that a join is about to read; return the failure if they exceed the limit."""
     return _charge(node, sum(weight_of(dep).bytes for dep in node.deps if dep.state is DONE))
 
 
 def charge_references(node: Node) -> Failure | None:
-    """Count what is about to be put into a step's operation; return why that is too much, if it is."""
+    """Count the values that a step's operation is about to include; return the failure if they exceed the limit."""
     read = mentions(node.step)
     if not read:  # it only waits for them
         return _charge(node, 0)
@@ -84,12 +84,13 @@ def charge_references(node: Node) -> Failure | None:
 
 def _charge(node: Node, weight: int) -> Failure | None:
     run = node.run
+    # Added before the check: a refused read stays counted, so that the plan cannot try again with a smaller one.
     run.put += weight
     if run.put <= most_of(run):
         return None
     return as_failure(
         BudgetExceeded(
-            f"{node.id}: the values that this run puts together come to more than {most_of(run):,} bytes: let its "
-            "joins read fewer, or raise `value_bytes`"
+            f"{node.id}: the values that this run combines exceed {most_of(run):,} bytes: let its joins read fewer, or "
+            "raise `value_bytes`"
         )
     )

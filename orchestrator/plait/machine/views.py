@@ -1,6 +1,6 @@
-"""What policies and merges see of a machine: read-only views of its records, which show the present and not a copy.
+"""Read-only views of a machine's records for policies and merges. A view shows the present state and is not a copy.
 
-What a member means is said once, at the protocol of the same name in `core.view`.
+Members are documented once, at the protocol of the same name in `core.view`.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ class NodeView:
 def branches_of(join: Node) -> list[Branch]:
     """Return a join's branches as its merge sees them now, in order.
 
-    A merge that may close early is asked with every branch that ends, so what it was shown before is kept, and only
-    branches that have moved or generated since are looked at again.
+    A merge that may close early is consulted at the end of every branch, so the list is cached, and only branches that
+    have moved or generated since are rebuilt.
     """
     seen = join.join.seen
     if seen is None:
@@ -225,7 +225,7 @@ def branches_of(join: Node) -> list[Branch]:
 
 
 def decided(join: Node, outstanding: int) -> bool:
-    """Return whether a join's merge is certain of its verdict; what the merge raises comes out."""
+    """Return whether a join's merge is certain of its result. Errors of the merge propagate."""
     assert join.merge is not None
     tally = tally_of(join)
     if tally is not None:
@@ -239,6 +239,7 @@ def tally_of(join: Node) -> Tally | None:
         join.join.tally = join.merge.tally(join.run.task)
         if join.join.tally is not None:
             join.join.untallied = [dep for dep in join.deps if dep.ended]
+    # Only the branches that ended since the last read are added, so that n branches cost n additions and not n².
     if join.join.tally is not None and join.join.untallied:
         ended, join.join.untallied = join.join.untallied, []
         for dep in ended:
@@ -247,7 +248,8 @@ def tally_of(join: Node) -> Tally | None:
 
 
 def _keeps_tally(merge: Merge) -> bool:
-    """Whether a merge's tally, if it has one, says what its `decided` says: a subclass may have another `decided`."""
+    """Return whether a merge's tally, if it has one, agrees with its `decided`."""
+    # A subclass may override `decided` alone: then the inherited tally would answer differently.
     for base in type(merge).__mro__:
         if "tally" in vars(base) or "decided" in vars(base):
             return "tally" in vars(base)
@@ -356,6 +358,7 @@ class MachineView:
 
     def expected_tokens(self, step: AnyStep, share: float = QUANTILE) -> float:
         node = self._records.nodes.get(step.id)
+        # Siblings of the run predict best, so their lengths come first (`EndedSteps.samples`).
         lengths = [] if node is None else self._records.ended.samples(node.template_keys, node.run.lengths)
         return expected_tokens(step.max_tokens, lengths, known=step.tokens, share=share)
 

@@ -1,13 +1,13 @@
-"""What waits: ready steps of one share (`run_statistics.Share`) for a slot, and records for a time (`Timers`).
+"""Queues of ready steps of one share (`run_statistics.Share`) that wait for a slot, and the timers of a machine.
 
-Which ready step goes first:
+The order of ready steps:
 
-In a lane, smaller priority goes first, then the smaller rank that the run's policies gave the step when it became
+In a lane, the smaller priority goes first, then the smaller rank that the run's policies gave the step when it became
 ready, then arrival.
 
-Ranks of different policies measure different things (tokens to go, places in a tree), so steps whose runs rank them by
-different policies stand in different queues, one for each *order*, and steps that no policy ranks in another. Between
-orders, steps start in order of arrival. If an order starts a later arrival first, because its rank says so, the two
+Ranks of different policies measure different things (remaining tokens, places in a tree). Steps whose runs rank them by
+different policies therefore wait in different queues, one for each *order*; steps without a rank wait in another.
+Between orders, steps start in order of arrival. If an order starts a later arrival first, because of its rank, the two
 steps swap their tickets (numbers of arrival), so that other orders see no jump in the queue. Example: steps a, b, c
 arrive in that order, a and c are ranked by one policy with c first, b by none. They start as c, b, a.
 """
@@ -28,7 +28,7 @@ from .records import Account, Attempt, Node, Run, WorkerState
 
 @dataclass(slots=True, eq=False)
 class ArrivalQueue:
-    """Ready steps of one lane that no policy ranks. Most come in order of arrival and with priority 0: these stand in a
+    """Ready steps of one lane that no policy ranks. Most come in order of arrival and with priority 0: these wait in a
     plain line, the others in a heap."""
 
     line: deque[Node] = field(default_factory=deque[Node])
@@ -63,7 +63,7 @@ class ArrivalQueue:
             heapq.heappop(self.heap)
 
     def nodes(self) -> list[Node]:
-        """Return all steps here, those included that are over."""
+        """Return all steps here, ended ones included."""
         return [*self.line, *(entry[3] for entry in self.heap)]
 
 
@@ -74,7 +74,7 @@ class RankedQueue:
     heap: list[Queued[Node]] = field(default_factory=list[Queued[Node]])
     """By priority, rank, ticket."""
     _turns: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """A heap of (priority, turn, ticket); entries whose step has gone, or has swapped its turn, are stale."""
+    """A heap of (priority, turn, ticket); entries whose step has left, or has swapped its turn, are stale."""
     _waiting: dict[int, Node] = field(default_factory=dict[int, Node])
     """The steps in the other heap, by ticket."""
 
@@ -86,7 +86,7 @@ class RankedQueue:
         self.note_turn(node)
 
     def note_turn(self, node: Node) -> None:
-        """Take note of the turn of a step that stands here, a new or a swapped one."""
+        """Record the new or swapped turn of a step in this queue."""
         heapq.heappush(self._turns, (node.place.priority, node.place.turn, node.place.ticket))
 
     def first(self) -> Node | None:
@@ -100,7 +100,7 @@ class RankedQueue:
         self._waiting.pop(heapq.heappop(self.heap)[2], None)
 
     def earliest(self) -> Node:
-        """Return the step here whose turn comes first. Only while there is a first."""
+        """Return the step whose turn comes first. The queue must not be empty."""
         while True:
             _, turn, ticket = self._turns[0]
             node = self._waiting.get(ticket)
@@ -122,7 +122,7 @@ class _Choice(NamedTuple):
 Rankers = tuple[type[Policy], ...]
 """The classes of the policies that rank: two functions of one name are two classes."""
 Room = Mapping[str, WorkerState | None]
-"""Lanes of which a step could go now, each with a worker that has room; `None`: nobody serves it, nor will."""
+"""Lanes from which a step could start now, each with a free worker; `None`: no worker serves it or will."""
 
 
 class Waiting:
@@ -130,9 +130,9 @@ class Waiting:
 
     def __init__(self) -> None:
         self.lanes: dict[str, ArrivalQueue] = {}
-        """By lane: the steps that no policy ranks. A lane in which nothing waits is soon not there."""
+        """By lane: the steps that no policy ranks. Empty lanes are removed at the next read."""
         self.orders: dict[Rankers, dict[str, RankedQueue]] = {}
-        """By order, then by lane: the steps that policies rank. An order of which nothing waits is soon not there."""
+        """By order, then by lane: the steps that policies rank. Empty orders are removed at the next read."""
 
     def push(self, node: Node, lane: str) -> None:
         """Add a step."""
@@ -146,7 +146,7 @@ class Waiting:
             queue.push(node)
 
     def empty(self, lane: str) -> bool:
-        """Whether surely nothing waits in a lane: what is over may still stand there."""
+        """Return whether surely nothing waits in a lane. `False` may be due to ended steps that are still queued."""
         queue = self.lanes.get(lane)
         return not self.orders and (queue is None or not (queue.line or queue.heap))
 
@@ -155,6 +155,7 @@ class Waiting:
         best: Node | None = None
         queue = self.lanes.get(lane)
         if queue is not None:
+            # The common case, without the checks of heaps and orders below.
             if queue.line and not queue.heap and not self.orders and queue.line[0].state is READY:
                 return queue.line[0]
             best = queue.first()
@@ -195,6 +196,7 @@ class Waiting:
             if choice is not None:
                 choice.queue.pop()
                 node, other = choice.node, choice.due
+                # The step that was due takes the later turn of the one that starts: other orders see no jump.
                 if other is not node:
                     node.place.turn, other.place.turn = other.place.turn, node.place.turn
                     choice.due_in.note_turn(other)
@@ -239,21 +241,21 @@ class Waiting:
         return choice
 
     def nodes(self) -> list[tuple[str, list[Node]]]:
-        """Return lanes with their steps, those included that are over."""
+        """Return lanes with their steps, ended ones included."""
         ranked = [(lane, queue) for lanes in self.orders.values() for lane, queue in lanes.items()]
         return [(lane, queue.nodes()) for lane, queue in self.lanes.items()] + [
             (lane, [entry[3] for entry in queue.heap]) for lane, queue in ranked
         ]
 
 
-# -- when the machine wants to be woken; `machine.py` says what follows when a timer is due ---------------------------
+# -- timers; `machine.py` handles those that are due -----------------------------------------------------------------
 
 TimerKind = Literal["retry", "deadline", "cancel", "lease", "seconds", "review"]
 Subject = Node | Attempt | Run | tuple[Account, Run]
 
 
 class Timer(NamedTuple):
-    """One wish to be woken."""
+    """One timer: a time, and the record that waits for it."""
 
     at: float
     order: int
@@ -262,12 +264,12 @@ class Timer(NamedTuple):
 
     @property
     def stale(self) -> bool:
-        """Whether its record no longer waits for it: a step has moved on, an attempt is gone, a run is over."""
+        """Whether its record no longer waits for it: a step has moved, an attempt has ended, a run is over."""
         match self.subject:
             case Node() as node:
                 return node.state is not WAITING
             case Attempt() as attempt:
-                return attempt.state == "gone"
+                return attempt.state == "ended"
             case Run() as run:
                 return run.over
             case (_, run):
@@ -285,7 +287,7 @@ class Timers:
     _sweep_at: int = 64
 
     def add(self, at: float, kind: TimerKind, subject: Subject) -> None:
-        """Set a timer. Now and then stale ones are thrown out, since they keep whole runs in memory."""
+        """Set a timer. Stale timers are removed now and then, since they keep whole runs in memory."""
         # Sweeping at twice the size that was left keeps the cost of a timer constant on average.
         if len(self.heap) >= self._sweep_at:
             self.heap = [timer for timer in self.heap if not timer.stale]
@@ -301,7 +303,7 @@ class Timers:
             yield heapq.heappop(self.heap)
 
     def arm(self) -> float | None:
-        """Return the earliest time to be woken at if it is not the one asked for last."""
+        """Return the earliest time of a timer, or `None` if it equals the last returned one."""
         if not self.heap:
             return None
         while self.heap and self.heap[0].stale:

@@ -364,7 +364,7 @@ class Spans:
             "gen_ai.request.top_k": sampling.top_k or None,
             "gen_ai.request.seed": sampling.seed,
             "gen_ai.request.stop_sequences": list(sampling.stop) or None,
-            "gen_ai.request.stream": op.stream,
+            "gen_ai.request.stream": bool(op.stream),
             "gen_ai.input.messages": _messages("user", text) if self._content else None,
             **_address(server),
         }

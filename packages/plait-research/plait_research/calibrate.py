@@ -21,9 +21,10 @@ from plait.runtime.client.config import Config
 from plait.runtime.client.profile import profile_file
 from plait.runtime.journal.code_trust import refuse_names
 from plait.runtime.journal.directory import default_folder, entries
-from plait.runtime.simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
-from plait.runtime.simulation.engine_profile import EngineProfile
-from plait.runtime.simulation.workload import Spread, WorkloadReport, simulate_workload
+
+from .simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
+from .simulation.engine_profile import EngineProfile
+from .simulation.workload import Spread, WorkloadReport, simulate_workload
 
 __all__ = ["calibrate", "compared", "probe"]
 

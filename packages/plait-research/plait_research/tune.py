@@ -25,9 +25,9 @@ from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 from plait.runtime.client.profile import profile_file
-from plait.runtime.simulation.engine_profile import EngineProfile, load_engine
-from plait.runtime.simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 
+from .simulation.engine_profile import EngineProfile, load_engine
+from .simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 from .tuning import KEPT, Configuration, Trial, figure, grid, halve, interval, plain
 
 __all__ = ["tune"]

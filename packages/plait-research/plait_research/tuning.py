@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Literal, NamedTuple
 
-from plait.runtime.simulation.workload import WorkloadReport
+from .simulation.workload import WorkloadReport
 
 __all__ = ["Configuration", "Goal", "Trial", "halve", "interval"]
 

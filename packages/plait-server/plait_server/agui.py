@@ -61,6 +61,7 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
 
     model_config: ClassVar[ConfigDict] = _WIRE
     endpoint = "agui"
+    sampling = {"max_tokens": "max_tokens"}
     model: str = Field(default="", max_length=2000)
     thread_id: str = Field(max_length=200)
     run_id: str = Field(max_length=200)
@@ -87,10 +88,6 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
         self.client_tools.check(self.tool_choice)
-
-    def read_sampling(self) -> dict[str, object]:
-        """Return the sampling fields that this dialect has under other names."""
-        return {"max_tokens": self.max_tokens}
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""

@@ -48,8 +48,8 @@ _BODIES: dict[str, type[Body]] = {
     "/agui": AguiBody,
 }
 """The bodies of the endpoints without a dialect."""
-DIALECTS: tuple[ApiDialect, ...] = (ChatCompletions(), Completions(), Messages())
-BODIES = tuple(dict.fromkeys([*(dialect.body for dialect in DIALECTS), *_BODIES.values()]))
+DIALECTS: tuple[type[ApiDialect], ...] = (ChatCompletions, Completions, Messages)
+BODIES = tuple(dict.fromkeys([*(dialect.body_type for dialect in DIALECTS), *_BODIES.values()]))
 
 Handler = Callable[[Request, User], Awaitable[Any]]
 _SECURE = {"x-content-type-options": "nosniff"}
@@ -76,14 +76,14 @@ def build(service: Service) -> Starlette:
     for dialect in DIALECTS:
         endpoint = _Endpoint(service, DialectHandler(service, dialect), dialect.name, form=dialect.error)
         routes.append(Route(dialect.path, endpoint, methods=["POST"]))
-    about = AboutApi(service, routes, {dialect.path: dialect.body for dialect in DIALECTS} | _BODIES)
+    about = AboutApi(service, routes, {dialect.path: dialect.body_type for dialect in DIALECTS} | _BODIES)
     for path, handler, keys in (
         ("/health", about.health, False),
         ("/version", about.version, True),
         ("/openapi.json", about.openapi, True),
     ):
         routes.append(Route(path, _Endpoint(service, handler, "about", keys=keys), methods=["GET"]))
-    counting = _Endpoint(service, about.count_message, "about", form=Messages().error)
+    counting = _Endpoint(service, about.count_message, "about", form=Messages.error)
     routes.append(Route("/v1/messages/count_tokens", counting, methods=["POST"]))
     routes.append(Route("/agui", _Endpoint(service, AguiApi(service).run, "agui"), methods=["POST"]))
     stored = StoredCompletions(service)
@@ -131,14 +131,14 @@ def build(service: Service) -> Starlette:
 class DialectHandler:
     """Answers the requests of a dialect: from a body to runs, and from their choices to what is sent."""
 
-    def __init__(self, service: Service, dialect: ApiDialect) -> None:
+    def __init__(self, service: Service, dialect: type[ApiDialect]) -> None:
         self._service, self._dialect = service, dialect
         self._stored = StoredCompletions(service)
 
     async def __call__(self, request: Request, user: User) -> Any:
         """Answer a request."""
         dialect = self._dialect
-        body: Any = await read(request, dialect.body, self._service.settings)
+        body: Any = await read(request, dialect.body_type, self._service.settings)
         body.check()
         lives = await self._started(body, user)
         request.scope["plait.run"], request.scope["plait.ignored"] = lives[0].handle.run, lives[0].ignored
@@ -149,7 +149,7 @@ class DialectHandler:
 
         if body.stream:
             events = self._events(lives, body, user)
-            return EventStream(write_stream(dialect.writer(lives, body), events), give_up)
+            return EventStream(write_stream(dialect(lives, body), events), give_up)
         finished = asyncio.gather(*(live.handle.finished for live in lives))
         answers = await unless_disconnected(request.receive, finished, give_up)
         if answers is None:
@@ -161,7 +161,7 @@ class DialectHandler:
 
     def _whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
         choices = [read_choice(*pair, self._dialect.raw) for pair in zip(lives, answers, strict=True)]
-        return self._dialect.whole(choices, body)
+        return self._dialect(lives, body).whole(choices)
 
     async def _events(
         self, lives: Sequence[ServedRun], body: Any, user: User
@@ -179,7 +179,7 @@ class DialectHandler:
     async def _started(self, body: Any, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""
         service, lives = self._service, list[ServedRun]()
-        asked = await apart(body.long, self._dialect.requests, body, service.strategy(body.model, user))
+        asked = await apart(body.long, self._dialect.read_requests, body, service.strategy(body.model, user))
         # Without a seed of the client's the choices differ too: else all would be the same.
         first, many = body.seed if body.seed is not None else 1, len(asked) > 1
         # All of a request have slots and turns as one run has; those of a tenant have them in the tenant's share.

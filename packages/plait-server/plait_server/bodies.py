@@ -25,7 +25,7 @@ from .errors import ApiError, invalid, not_found, unsupported
 from .fields import row_of, shown, tells
 from .forms import FormFields
 
-__all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_schema", "resolve"]
+__all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_path", "resolve"]
 
 PREFIX = "plait/"
 AUTO = "auto"
@@ -79,6 +79,10 @@ class Body(FormFields):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
     endpoint: ClassVar[str] = ""
     """Whose body it is, in the ledger of fields."""
+    sampling: ClassVar[Mapping[str, str]] = {}
+    """Sampling fields of a request, and the paths of the fields that this dialect has for them."""
+    answer_format: ClassVar[tuple[str, str]] = ("", "")
+    """The path of the format of the answer, and in it that of a JSON schema."""
 
     model: str = Field(min_length=1, max_length=2000)
     stream: bool | None = None
@@ -143,7 +147,7 @@ class Body(FormFields):
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(getattr(self, "tools", None))
+        return ClientTools.of(getattr(self, "tools", None) if "tools" in type(self).model_fields else None)
 
     @property
     def custom_tools(self) -> frozenset[str]:
@@ -161,20 +165,32 @@ class Body(FormFields):
         declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in given)
         return [(name, value) for name, value in (*declared, *extra.items()) if tells(name, value)]
 
-    # What a request is made of, in each dialect's own fields.
-
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, and the text that the answer continues. Raises `ApiError`."""
         return (), ""
 
     def read_sampling(self) -> dict[str, object]:
-        """Return the sampling fields that this dialect has under other names."""
-        return {}
+        """Return the sampling fields of a request. Dialects override it for values that need more than a table."""
+        return {
+            **{name: getattr(self, name) for name in _SAMPLING},
+            "top_k": 0 if self.top_k == -1 else self.top_k,  # vLLM's number for all
+            "thinking_tokens": self.thinking_token_budget,
+            "stop": self.stop or None,
+            **{name: read_path(self, path) for name, path in self.sampling.items()},
+        }
 
-    @property
-    def answer_schema(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
-        return None
+    def read_schema(self) -> dict[str, JsonValue] | None:
+        """Return the JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
+        where, path = self.answer_format
+        form = read_path(self, where) if where else None
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return {"type": "object"}
+        if (schema := read_path(form, path)) is None:
+            name = path.partition(".")[0].rstrip("_")
+            raise invalid(f"{where} of type json_schema needs `{name}`", f"{where}.{name}")
+        return schema
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
@@ -182,17 +198,11 @@ class Body(FormFields):
             self.plait,
             self.read_conversation(),
             self.client_tools,
-            self.answer_schema,
+            self.read_schema(),
         )
         choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
-        sampling = {
-            **{name: getattr(self, name) for name in _SAMPLING},
-            "top_k": 0 if self.top_k == -1 else self.top_k,  # vLLM's number for all
-            "thinking_tokens": self.thinking_token_budget,
-            "stop": self.stop or None,
-            **self.read_sampling(),
-        }
+        sampling = self.read_sampling()
         return Request.of(
             {
                 "messages": list(messages) or None,
@@ -233,17 +243,11 @@ def body_with(names: str) -> type[Body]:
     return create_model("Body", __base__=Body, **fields)
 
 
-def read_schema(kind: str, schema: dict[str, JsonValue] | None, param: str) -> dict[str, JsonValue] | None:
-    """Return the JSON schema that a format asks for; `None` for any text. Raises `ApiError`; `param`: where the schema
-    would be."""
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object"}
-    if schema is None:
-        form, _, name = param.rpartition(".")
-        raise invalid(f"{form} of type json_schema needs `{name}`", param)
-    return schema
+def read_path(value: Any, path: str) -> Any:
+    """Return the field at a path: `text.format`; `None` where a part of the path is not set."""
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 class StreamOptions(BaseModel):

@@ -7,19 +7,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from plait.core.request import Request
 from plait.core.result import Usage
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step, sum_usage
-from .bodies import MESSAGES, TOOLS, StreamOptions, body_with, read_schema
+from .bodies import MESSAGES, TOOLS, ServedStrategy, StreamOptions, body_with
 from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
-from .dialect import ApiDialect, Record, StreamWriter
+from .dialect import ApiDialect, Record
 from .errors import invalid
 from .tenants import ServedRun
 
-__all__ = ["ChatBody", "ChatCompletions", "ChunkWriter", "whole_completion"]
+__all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
 
 _ROLE_AND_TEXT = frozenset(("role", "content"))
 
@@ -49,6 +50,8 @@ class ChatBody(
     """The body of `POST /v1/chat/completions`."""
 
     endpoint = "chat"
+    sampling = {"reasoning_effort": "reasoning_effort"}
+    answer_format = ("response_format", "json_schema.schema_")
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
     """Read by the core (`plait.core.chat`)."""
     max_tokens: int | None = Field(default=None, ge=1)
@@ -79,21 +82,10 @@ class ChatBody(
         return self.store is True
 
     def read_sampling(self) -> dict[str, object]:
-        """Return the sampling fields that this dialect has under other names."""
-        return {
-            "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "reasoning_effort": self.reasoning_effort,
-            "top_logprobs": self.top_logprobs or 0 if self.logprobs else None,
-        }
-
-    @property
-    def answer_schema(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
-        given = self.response_format
-        if given is None:
-            return None
-        schema = None if given.json_schema is None else given.json_schema.schema_
-        return read_schema(given.type, schema, "response_format.json_schema")
+        """Return the sampling fields of a request."""
+        likeliest = self.top_logprobs or 0 if self.logprobs else None
+        most = self.max_completion_tokens or self.max_tokens
+        return {**super().read_sampling(), "max_tokens": most, "top_logprobs": likeliest}
 
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, and the text that the answer continues. Raises `ApiError`."""
@@ -110,59 +102,67 @@ class ChatBody(
         return before, beginning
 
 
-class ChatCompletions(ApiDialect):
-    """Chat completions."""
-
-    path, name, body = "/v1/chat/completions", "chat", ChatBody
-
-    def whole(self, choices: Sequence[ev.ServedChoice], body: ChatBody) -> Record:
-        """Return the answer of runs that have ended, a choice for each."""
-        made = [
-            _choice(place, {"message": _message(choice, body.custom_tools)}, choice.answer, choice.tokens)
-            for place, choice in enumerate(choices)
-        ]
-        return whole_completion(choices, made, "chatcmpl", "chat.completion")
-
-    def writer(self, runs: Sequence[ServedRun], body: ChatBody) -> ChatWriter:
-        """Return the writer of the stream."""
-        return ChatWriter(runs, body)
-
-
-class ChunkWriter(StreamWriter):
-    """Makes the chunks of the two APIs for completions."""
+class ChunkDialect(ApiDialect):
+    """What the two APIs for completions have in common: chunks, usage and the last line of a stream."""
 
     typed, done = False, b"data: [DONE]\n\n"
-
     prefix: ClassVar[str]
+    """Of ids."""
     object: ClassVar[str]
+    chunk_object: ClassVar[str]
 
     def __init__(self, runs: Sequence[ServedRun], body: Any) -> None:
-        self._runs, self._body, options = runs, body, body.stream_options
-        self._head = head_of(runs[0], self.prefix, self.object)
+        super().__init__(runs, body)
+        options = body.stream_options
         self._tail: Record = {"usage": None} if options is not None and options.include_usage else {}
         self._answers: list[Answer] = []
 
     def end(self) -> Iterator[Record]:
         """Yield the usage, if the client wants it."""
         if self._tail:
-            yield {**self._head, "choices": [], "usage": _usage(sum_usage(self._answers))}
+            yield {**self._head(self.chunk_object), "choices": [], "usage": _usage(sum_usage(self._answers))}
 
     def chunk(self, choice: Record, ended: Answer | None = None, **more: Any) -> Record:
         """Return a chunk of one choice; `ended`: the answer of its run, in the last chunk."""
         if ended is not None:
             self._answers.append(ended)
-            more["plait"] = describe_answer(ended, self._runs[0].steps)
-        return {**self._head, "choices": [choice], **self._tail, **more}
+            more["plait"] = describe_answer(ended, self.runs[0].steps)
+        return {**self._head(self.chunk_object), "choices": [choice], **self._tail, **more}
+
+    def complete(self, choices: Sequence[ev.ServedChoice], made: list[Record]) -> Record:
+        """Return the answer of runs that have ended, with a choice made for each."""
+        answers = [choice.answer for choice in choices]
+        plait = describe_answer(answers[0], self.runs[0].steps)
+        return {**self._head(self.object), "choices": made, "usage": _usage(sum_usage(answers)), "plait": plait}
+
+    def _head(self, name: str) -> Record:
+        run = self.runs[0]
+        return {"id": f"{self.prefix}-{run.handle.run}", "object": name, "created": int(run.began), "model": run.model}
 
 
-class ChatWriter(ChunkWriter):
-    """Makes the chunks of a chat completion."""
+class ChatCompletions(ChunkDialect):
+    """Chat completions."""
 
-    prefix, object = "chatcmpl", "chat.completion.chunk"
+    path, name, body_type = "/v1/chat/completions", "chat", ChatBody
+    prefix, object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    @classmethod
+    def read_requests(cls, body: ChatBody, strategy: ServedStrategy) -> list[Request]:
+        """Return the requests of a body, one per choice."""
+        return [body.request(strategy)] * (body.n or 1)
+
+    def whole(self, choices: Sequence[ev.ServedChoice]) -> Record:
+        """Return the answer of runs that have ended, a choice for each."""
+        custom = self.body.custom_tools
+        made = [
+            _choice(place, {"message": _message(choice, custom)}, choice.answer, choice.tokens)
+            for place, choice in enumerate(choices)
+        ]
+        return self.complete(choices, made)
 
     def begin(self) -> Iterator[Record]:
         """Yield the role of each choice."""
-        for place in range(len(self._runs)):
+        for place in range(len(self.runs)):
             yield self._delta(place, {"role": "assistant", "content": "", "refusal": None})
 
     def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
@@ -177,7 +177,7 @@ class ChatWriter(ChunkWriter):
             case ev.PartBegan(ev.StepPart(step=step)) | ev.PartEnded(ev.StepPart(step=step)):
                 yield self._delta(place, {}, plait={"step": describe_step(step)})
             case ev.PartEnded(ev.CallPart(call=call, number=number)):
-                made = {"index": number, **to_chat_call(call, self._body.custom_tools)}
+                made = {"index": number, **to_chat_call(call, self.body.custom_tools)}
                 yield self._delta(place, {"tool_calls": [made]})
             case ev.ChoiceEnded(answer, tokens):
                 yield self.chunk(_choice(place, {"delta": {}}, answer, tokens), answer)
@@ -190,13 +190,11 @@ class ChatWriter(ChunkWriter):
         return self.chunk(_choice(place, {"delta": delta}), **more)
 
 
-def _finish_reason(answer: Answer) -> str:
-    return "length" if answer.cut else "tool_calls" if answer.message.tool_calls else "stop"
-
-
 def _choice(place: int, content: Record, ended: Answer | None = None, tokens: list[Record] | None = None) -> Record:
     logprobs = None if tokens is None else {"content": tokens, "refusal": None}
-    finish = None if ended is None else _finish_reason(ended)
+    finish = None
+    if ended is not None:
+        finish = "length" if ended.cut else "tool_calls" if ended.message.tool_calls else "stop"
     return {"index": place, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
@@ -207,22 +205,6 @@ def _message(choice: ev.ServedChoice, custom: frozenset[str]) -> Record:
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     return message
-
-
-def head_of(run: ServedRun, prefix: str, name: str) -> Record:
-    """Return the fields that all objects of a completion begin with."""
-    return {"id": f"{prefix}-{run.handle.run}", "object": name, "created": int(run.began), "model": run.model}
-
-
-def whole_completion(choices: Sequence[ev.ServedChoice], made: list[Record], prefix: str, name: str) -> Record:
-    """Return the answer of runs that have ended in the format of the two APIs for completions."""
-    run, answers = choices[0].run, [choice.answer for choice in choices]
-    return {
-        **head_of(run, prefix, name),
-        "choices": made,
-        "usage": _usage(sum_usage(answers)),
-        "plait": describe_answer(answers[0], run.steps),
-    }
 
 
 def _usage(usage: Usage) -> Record:

@@ -12,10 +12,9 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .bodies import Body, ServedStrategy, StreamOptions
-from .chat import ChunkWriter, whole_completion
-from .dialect import ApiDialect, Record
+from .chat import ChunkDialect
+from .dialect import Record
 from .errors import invalid, unsupported
-from .tenants import ServedRun
 
 __all__ = ["Completions"]
 
@@ -29,6 +28,7 @@ class CompletionBody(Body):
     """The body."""
 
     endpoint = "completions"
+    sampling = {"max_tokens": "token_limit", "top_logprobs": "logprobs"}
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=_CHOICES)] | list[int] | list[list[int]]
     max_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=_CHOICES)
@@ -62,50 +62,43 @@ class CompletionBody(Body):
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         return [text for text in given if isinstance(text, str)]
 
-    def read_sampling(self) -> dict[str, object]:
-        """Return the sampling fields that this dialect has under other names."""
-        return {"max_tokens": self.max_tokens or _TOKENS, "top_logprobs": self.logprobs}
+    @property
+    def token_limit(self) -> int:
+        """`max_tokens`, or OpenAI's default."""
+        return self.max_tokens or _TOKENS
 
     def echoed(self, place: int) -> str:
         """Return the prompt of the choice at a position, if the client wants it back."""
         return self.prompts[place // (self.n or 1)] if self.echo else ""
 
 
-class Completions(ApiDialect):
+class Completions(ChunkDialect):
     """Completions."""
 
-    path, name, body = "/v1/completions", "completions", CompletionBody
+    path, name, body_type = "/v1/completions", "completions", CompletionBody
+    prefix, object, chunk_object = "cmpl", "text_completion", "text_completion"
     raw = True
 
-    def requests(self, body: CompletionBody, strategy: ServedStrategy) -> list[Request]:
+    @classmethod
+    def read_requests(cls, body: CompletionBody, strategy: ServedStrategy) -> list[Request]:
         """Return the requests of a body: each prompt once per choice."""
         task = body.plait.task or {"name": "plain", "options": {"raw": True}}
         request = body.request(strategy)
         made = [request.updated({"text": prompt, "task": task}) for prompt in body.prompts]
         return [request for request in made for _ in range(body.n or 1)]
 
-    def whole(self, choices: Sequence[ev.ServedChoice], body: CompletionBody) -> Record:
+    def whole(self, choices: Sequence[ev.ServedChoice]) -> Record:
         """Return the answer of runs that have ended, a choice for each."""
         made = [
-            _choice(place, body.echoed(place) + (choice.text or ""), choice.answer, choice.tokens)
+            _choice(place, self.body.echoed(place) + (choice.text or ""), choice.answer, choice.tokens)
             for place, choice in enumerate(choices)
         ]
-        return whole_completion(choices, made, "cmpl", "text_completion")
-
-    def writer(self, runs: Sequence[ServedRun], body: CompletionBody) -> CompletionWriter:
-        """Return the writer of the stream."""
-        return CompletionWriter(runs, body)
-
-
-class CompletionWriter(ChunkWriter):
-    """Makes the chunks of a completion."""
-
-    prefix, object = "cmpl", "text_completion"
+        return self.complete(choices, made)
 
     def begin(self) -> Iterator[Record]:
         """Yield the prompts, if the client wants them."""
-        for place in range(len(self._runs) if self._body.echo else 0):
-            yield self.chunk(_choice(place, self._body.echoed(place)))
+        for place in range(len(self.runs) if self.body.echo else 0):
+            yield self.chunk(_choice(place, self.body.echoed(place)))
 
     def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
         """Yield the records of an event of the choice at a position. This format has no place for steps."""

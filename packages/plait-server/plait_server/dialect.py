@@ -6,7 +6,7 @@ server-sent events. Its whole answer is made of the same choices.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, ClassVar
 
 from plait.core.request import Request
@@ -23,52 +23,53 @@ Record = dict[str, Any]
 
 
 class StreamWriter:
-    """Makes the records of a stream; one for each request."""
+    """Makes the records of one stream."""
 
     typed: ClassVar[bool] = True
     """Whether each server-sent event is named by its record's `type`."""
     done: ClassVar[bytes] = b""
     """What follows the last event."""
     has_ended = False
-    """Whether nothing may follow, as after an error."""
+    """Whether nothing may follow."""
 
-    def begin(self) -> Iterator[Record]:
-        """Yield the records before the first event."""
-        yield from ()
+    def begin(self) -> Iterable[Record]:
+        """Return the records before the first event."""
+        return ()
 
-    def add(self, place: int, event: ChoiceEvent) -> Iterator[Record]:
-        """Yield the records of an event of the choice at a position."""
+    def add(self, place: int, event: ChoiceEvent) -> Iterable[Record]:
+        """Return the records of an event of the choice at a position."""
         raise NotImplementedError
 
-    def end(self) -> Iterator[Record]:
-        """Yield the records after the last choice ended."""
-        yield from ()
+    def end(self) -> Iterable[Record]:
+        """Return the records after the last choice ended."""
+        return ()
 
 
-class ApiDialect:
-    """One endpoint: its own file, and an entry in `DIALECTS`."""
+class ApiDialect(StreamWriter):
+    """The answer to one request of an endpoint. A dialect is a file of its own, and an entry in `DIALECTS`."""
 
     path: ClassVar[str]
     name: ClassVar[str]
     """In metrics and in the audit file."""
-    body: ClassVar[type[Body]]
+    body_type: ClassVar[type[Body]]
     """What a client sends."""
     raw: ClassVar[bool] = False
     """Whether the text of a choice contains the reasoning and the calls."""
 
-    def requests(self, body: Any, strategy: ServedStrategy) -> list[Request]:
-        """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
-        return [body.request(strategy)] * (getattr(body, "n", None) or 1)
+    def __init__(self, runs: Sequence[ServedRun], body: Any) -> None:
+        self.runs, self.body = runs, body
 
-    def whole(self, choices: Sequence[ServedChoice], body: Any) -> Record:
+    @classmethod
+    def read_requests(cls, body: Any, strategy: ServedStrategy) -> list[Request]:
+        """Return the requests of a body, one per choice. Raises `ApiError`, and the errors of `Request.of`."""
+        return [body.request(strategy)]
+
+    def whole(self, choices: Sequence[ServedChoice]) -> Record:
         """Return the answer to send of runs that have ended."""
         raise NotImplementedError
 
-    def writer(self, runs: Sequence[ServedRun], body: Any) -> StreamWriter:
-        """Return the writer of the stream."""
-        raise NotImplementedError
-
-    def error(self, error: ApiError) -> Record:
+    @classmethod
+    def error(cls, error: ApiError) -> Record:
         """Return an error in this format."""
         return error.body()
 

@@ -14,10 +14,10 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step
-from .bodies import MESSAGES, STOPS, TOOLS, ServedStrategy, body_with
+from .bodies import MESSAGES, STOPS, TOOLS, ServedStrategy, body_with, read_path
 from .client_tools import NAME, ClientTools, FunctionTool
 from .conversations import read_blocks
-from .dialect import ApiDialect, Record, StreamWriter
+from .dialect import ApiDialect, Record
 from .errors import ApiError, invalid, unsupported
 from .tenants import ServedRun
 
@@ -76,6 +76,8 @@ class CountBody(
     """The body of `POST /v1/messages/count_tokens`, and the base of the body of `POST /v1/messages`."""
 
     endpoint = "messages"
+    sampling = {"reasoning_effort": "output_config.effort"}
+    answer_format = ("output_config.format", "schema_")
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
     """Read by `read_blocks`."""
     system: str | list[dict[str, Any]] | None = None
@@ -112,23 +114,17 @@ class CountBody(
         )
 
     def read_sampling(self) -> dict[str, object]:
-        """Return the sampling fields that this dialect has under other names."""
-        thinking = self.thinking
-        tokens = thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
+        """Return the sampling fields of a request."""
+        kind = read_path(self, "thinking.type")
+        tokens = read_path(self, "thinking.budget_tokens") if kind == "enabled" else None
         return {
+            **super().read_sampling(),
             # theirs counts the thoughts too
             "max_tokens": None if self.max_tokens is None else max(1, self.max_tokens - (tokens or 0)),
             "stop": self.stop_sequences or None,
-            "thinking": {"enabled": "on", "disabled": "off"}.get(thinking.type) if thinking is not None else None,
+            "thinking": {"enabled": "on", "disabled": "off"}.get(kind),
             "thinking_tokens": tokens,
-            "reasoning_effort": None if self.output_config is None else self.output_config.effort,
         }
-
-    @property
-    def answer_schema(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must have; `None` for any text."""
-        form = None if self.output_config is None else self.output_config.format
-        return None if form is None else form.schema_
 
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, and the text that the answer continues. Raises `ApiError`."""
@@ -156,38 +152,28 @@ class MessagesBody(CountBody):
 
 
 class Messages(ApiDialect):
-    """Anthropic's messages."""
+    """Anthropic's messages. In a stream each step is a block of thoughts of its own."""
 
-    path, name, body = "/v1/messages", "messages", MessagesBody
+    path, name, body_type = "/v1/messages", "messages", MessagesBody
 
-    def whole(self, choices: Sequence[ev.ServedChoice], body: MessagesBody) -> Record:
+    @classmethod
+    def error(cls, error: ApiError) -> Record:
+        """Return an error in this format; `code` and `param` are OpenAI's."""
+        kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+        fields = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
+        return {"type": "error", "error": fields, "request_id": None}
+
+    def whole(self, choices: Sequence[ev.ServedChoice]) -> Record:
         """Return the message of a run that has ended."""
         (choice,) = choices
         content = [_block(part) for part in choice.parts]
         message = {**_message(choice.run), "content": content, "stop_reason": _stop_reason(choice.answer)}
         return {**message, **_usage(choice.answer), "plait": describe_answer(choice.answer, choice.run.steps)}
 
-    def writer(self, runs: Sequence[ServedRun], body: MessagesBody) -> MessageWriter:
-        """Return the writer of the stream."""
-        return MessageWriter(runs[0])
-
-    def error(self, error: ApiError) -> Record:
-        """Return an error in this format; `code` and `param` are OpenAI's."""
-        kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-        fields = {"type": kind, "message": error.message, "code": error.code, "param": error.param}
-        return {"type": "error", "error": fields, "request_id": None}
-
-
-class MessageWriter(StreamWriter):
-    """Makes the events of a message. Each step is a block of thoughts of its own."""
-
-    def __init__(self, run: ServedRun) -> None:
-        self._run = run
-
     def begin(self) -> Iterator[Record]:
         """Yield the message without its content."""
         usage = {"input_tokens": 0, "output_tokens": 0}
-        yield {"type": "message_start", "message": {**_message(self._run), "content": [], "usage": usage}}
+        yield {"type": "message_start", "message": {**_message(self.runs[0]), "content": [], "usage": usage}}
 
     def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
         """Yield the records of an event."""
@@ -202,10 +188,10 @@ class MessageWriter(StreamWriter):
                 yield {"type": "content_block_stop", "index": part.index}
             case ev.ChoiceEnded(answer):
                 delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
-                plait = describe_answer(answer, self._run.steps)
+                plait = describe_answer(answer, self.runs[0].steps)
                 yield {"type": "message_delta", "delta": delta, **_usage(answer), "plait": plait}
             case ev.ChoiceFailed(error=error):
-                yield {"type": "error", "error": Messages().error(error)["error"]}
+                yield {"type": "error", "error": self.error(error)["error"]}
             case _:
                 pass
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
 
 from plait.core.request import Request
 
-from .bodies import MESSAGES, TOOLS, ServedStrategy, body_with, read_schema
+from .bodies import MESSAGES, TOOLS, ServedStrategy, body_with
 from .client_tools import ResponseTool
 from .errors import ApiError, invalid
 
@@ -46,6 +46,8 @@ class ResponseBody(
     """The body of `POST /v1/responses`."""
 
     endpoint = "responses"
+    sampling = {"max_tokens": "max_output_tokens"}
+    answer_format = ("text.format", "schema_")
     input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
@@ -71,20 +73,16 @@ class ResponseBody(
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 
     def read_sampling(self) -> dict[str, object]:
-        """Return the sampling fields that this dialect has under other names."""
+        """Return the sampling fields of a request."""
         effort = (self.reasoning or {}).get("effort")
-        likeliest = self.top_logprobs is not None or LOGPROBS in (self.include or ())
+        likeliest = self.top_logprobs
+        if likeliest is None and LOGPROBS in (self.include or ()):
+            likeliest = 0
         return {
-            "max_tokens": self.max_output_tokens,
+            **super().read_sampling(),
             "reasoning_effort": effort if isinstance(effort, str) else None,
-            "top_logprobs": self.top_logprobs or 0 if likeliest else None,
+            "top_logprobs": likeliest,
         }
-
-    @property
-    def answer_schema(self) -> dict[str, JsonValue] | None:
-        """The JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
-        form = self.text.format if self.text is not None else None
-        return None if form is None else read_schema(form.type, form.schema_, "text.format.schema")
 
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, and the text that the answer continues: a last assistant message that is marked as

@@ -11,7 +11,7 @@ import pytest
 from plait.apps.batch import order
 from plait.apps.batch.order import Order, in_order
 from plait.core.errors import ConfigError
-from plait.runtime.simulation.tokens import PrefixCache
+from plait_research.simulation.tokens import PrefixCache
 
 
 def shuffled(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from plait.core.result import Usage
 from plait.runtime.client.profile import Profile, machine
-from plait.runtime.simulation.workload import Spread, WorkloadReport
+from plait_research.simulation.workload import Spread, WorkloadReport
 from plait_research.tuning import Configuration, grid, halve, interval
 
 

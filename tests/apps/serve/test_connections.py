@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve import connections
+from plait_server import connections
 from plait_server.connections import Connections, count_connections, raise_descriptor_limit
 from plait_server.settings import Settings
 

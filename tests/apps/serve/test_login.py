@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve import tenants
+from plait_server import tenants
 from plait_server.runs import LOGIN_BYTES
 from plait_server.settings import Settings, Tenant
 from plait_server.tenants import SESSION_LIFETIME_S, Tenants, hashed, new_key

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.apps.serve import runs
 from plait.core.errors import UsageError
 from plait.runtime.journal.directory import check_run_id
+from plait_server import runs
 
 
 @pytest.mark.parametrize(("method", "changes"), [("GET", False), ("POST", True)])

@@ -13,9 +13,9 @@ from plait.core.errors import Overloaded
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.driver.admission import Admission
-from plait.runtime.simulation.latency import Host
-from plait.runtime.simulation.workload import simulate_workload
 from plait.workers.scripted import Reply, Scripted
+from plait_research.simulation.latency import Host
+from plait_research.simulation.workload import simulate_workload
 
 HUNDRED = Request(text="q", planner=Plugin(name="single", options={"answer": {"max_tokens": 100}}))
 ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)

@@ -96,7 +96,7 @@ async def test_turns_of_a_scope_are_those_that_the_flow_waits_for(way: Any) -> N
         async with ctx.scope(Budget(turns=3)) as inner:
             await way(inner, 3)
         async with ctx.scope(Budget(turns=3)) as inner:
-            with pytest.raises(StepFailed, match=r"scope-2 .* would be turn 4, and 3 are the most; raise `turns`"):
+            with pytest.raises(StepFailed, match=r"scope-2 .* would be turn 4 of at most 3; raise `turns`"):
                 await way(inner, 4)
         return ctx.think("after it")
 
@@ -112,7 +112,7 @@ async def test_turns_of_a_run_are_those_too(way: Any) -> None:
 
     assert (await run(plan, budget=Budget(turns=3))).status == "done"
     answer = await run(plan, budget=Budget(turns=2))
-    assert answer.status == "partial" and "would be turn 3, and 2 are the most" in answer.failure.message
+    assert answer.status == "partial" and "would be turn 3 of at most 2" in answer.failure.message
 
 
 async def test_scopes_within_scopes_count_turns_each_from_its_own_beginning() -> None:
@@ -145,7 +145,7 @@ async def test_a_program_has_its_turns_counted() -> None:
             await texts(ctx, 2)
             async with ctx.scope(Budget(turns=2)) as inner:
                 await branches(inner, 2)
-                with pytest.raises(StepFailed, match="turn 3, and 2 are the most"):
+                with pytest.raises(StepFailed, match="turn 3 of at most 2"):
                     await inner.think("a third")
             ctx.value = ctx.think("one more")
         assert ctx.result is not None and ctx.result.status == "done"
@@ -177,7 +177,7 @@ async def test_a_run_with_turns_is_replayed_and_taken_up_after_any_event(tmp_pat
     whole = tmp_path / "whole.plait"
     async with over(whole) as orchestrator:
         wanted = (await orchestrator.run("What?", planner=Limited())).answer
-    assert wanted == "turn 3, and 2 are the most; raise `turns`; turn 4, and 3 are the most; raise `turns`"
+    assert wanted == "turn 3 of at most 2; raise `turns`; turn 4 of at most 3; raise `turns`"
     report = replay(whole, Plugins())
     assert report.divergence is None
     for events in range(4, report.events, 2):

@@ -27,8 +27,8 @@ from plait.policies.merge.majority import Majority
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import simulate
 from plait.workers.scripted import Reply, Scripted
+from plait_research.simulation.simulator import simulate
 
 REPLIES = [
     Reply(when="slow", text="answer: slow", delay=30.0),

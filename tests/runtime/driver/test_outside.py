@@ -7,6 +7,7 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -150,6 +151,8 @@ def test_a_map_that_is_refused_leaves_nothing_running() -> None:
 
 class Sleepless(Policy):
     """Asks for a time that is none."""
+
+    needs_stream: ClassVar[bool] = True
 
     def review(self, event: object, view: View) -> list[ReviewAt]:
         """Ask."""

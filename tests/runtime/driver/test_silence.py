@@ -100,5 +100,5 @@ async def test_a_step_that_says_something_now_and_then_is_left_alone(monkeypatch
     monkeypatch.setattr(client, "MODEL_SILENCE_LIMIT_S", 1.0)
     worker = Scripted([Reply(text=" ".join(["word"] * 20), tokens_per_second=10)])
     async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
-        answer = await plait.run("go")
+        answer = await plait.run("go", planner="single:answer.stream=true")
     assert answer.status == "done" and answer.trace[0].tries == 1

@@ -47,7 +47,7 @@ from plait.runtime.journal.recorded_actions import dump
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, WorkerFault, simulate, varied
+from plait_research.simulation.simulator import Host, LatencyModel, WorkerFault, simulate, varied
 
 PLAN = Plan(
     steps=(

@@ -17,7 +17,7 @@ from plait.core.result import Price, Result, Usage
 from plait.core.sampling import Sampling
 from plait.machine import Machine
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, simulate
+from plait_research.simulation.simulator import Host, LatencyModel, SimReport, simulate
 
 REPORTS, SLOTS, RATE, LATENCY = 8, 4, 100.0, 0.02
 LATE = REPORTS + int(RATE * LATENCY) + 1

@@ -14,9 +14,9 @@ from plait.core.prefix_index import PrefixTree
 from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
-from plait.runtime.simulation.latency import LatencyModel
-from plait.runtime.simulation.simulator import Host, SimReport, Throttle, WorkerFault, simulate, varied
-from plait.runtime.simulation.tokens import PrefixCache
+from plait_research.simulation.latency import LatencyModel
+from plait_research.simulation.simulator import Host, SimReport, Throttle, WorkerFault, simulate, varied
+from plait_research.simulation.tokens import PrefixCache
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=24), max_size=12)
 

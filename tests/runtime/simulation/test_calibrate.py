@@ -16,13 +16,13 @@ from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import Config
 from plait.runtime.client.profile import profile_file
-from plait.runtime.simulation.calibrate import SOON, RecordedAttempt, RecordedSession, fit, recorded
-from plait.runtime.simulation.engine_profile import EngineProfile, load_engine
-from plait.runtime.simulation.latency import varied
-from plait.runtime.simulation.simulator import SimReport, simulate
-from plait.runtime.simulation.workload import simulate_workload
 from plait.workers.scripted import Reply, Scripted
 from plait_research.calibrate import compared
+from plait_research.simulation.calibrate import SOON, RecordedAttempt, RecordedSession, fit, recorded
+from plait_research.simulation.engine_profile import EngineProfile, load_engine
+from plait_research.simulation.latency import varied
+from plait_research.simulation.simulator import SimReport, simulate
+from plait_research.simulation.workload import simulate_workload
 
 pytest.importorskip("scipy")
 
@@ -181,7 +181,16 @@ def test_a_journal_is_read_as_attempts_and_as_a_session(tmp_path: Path, monkeypa
     assert [(each.template, each.tokens, each.done) for each in found] == [("sample-", found[0].tokens, True)] * 3
     assert not any(each.streams for each in found)
     for n, text in enumerate(("why?", "why? " * 200)):  # the second is abridged where it is dispatched
-        alone = ["run", text, "--script", "script.json", "--planner", "single", "--journal", f"single-{n}.jsonl"]
+        alone = [
+            "run",
+            text,
+            "--script",
+            "script.json",
+            "--planner",
+            "single:answer.stream=true",
+            "--journal",
+            f"single-{n}.jsonl",
+        ]
         assert main.run(alone) == 0
         assert [each.streams for each in recorded(tmp_path / f"single-{n}.jsonl")[0]] == [True]
     assert aborts == []

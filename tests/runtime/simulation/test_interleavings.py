@@ -24,7 +24,7 @@ from plait.core.sampling import Sampling
 from plait.core.view import StepView, View
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import GiveUp, Host, LatencyModel, Throttle, WorkerFault, simulate
+from plait_research.simulation.simulator import GiveUp, Host, LatencyModel, Throttle, WorkerFault, simulate
 
 
 class Moody(Policy):

@@ -15,7 +15,7 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, simulate
+from plait_research.simulation.simulator import Host, LatencyModel, SimReport, simulate
 from tests.planners import countdown_model as model
 
 STEADY = Host("a", slots=64, decode_rate=100.0, prefill_rate=1e12)

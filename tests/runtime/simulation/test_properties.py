@@ -19,7 +19,7 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Failure, Result
 from plait.core.sampling import Sampling
 from plait.core.view import StepView, View
-from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate, varied
+from plait_research.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate, varied
 
 
 def lower_bound(plan: Plan, slots: int, weight: Callable[[Step], float]) -> float:
@@ -154,7 +154,7 @@ def test_a_step_meets_the_same_fate_under_every_policy() -> None:
 def test_hash_seeds_change_nothing(root) -> None:
     code = (
         "from tests.runtime.simulation.test_properties import wide, flaky\n"
-        "from plait.runtime.simulation.simulator import *\n"
+        "from plait_research.simulation.simulator import *\n"
         "hosts = [Host(f'h{i}', 3) for i in range(3)]\n"
         "print(simulate(wide(40), hosts=hosts, outcome=flaky, faults=[WorkerFault(0.3, 'h1', 0.2)]).model_dump_json())"
     )

@@ -15,7 +15,7 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
 from plait.core.sampling import Sampling
-from plait.runtime.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate
+from plait_research.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate
 
 STEADY = Host("a", slots=4, decode_rate=100.0, prefill_rate=1e12)
 """100 tokens per second for each sequence, prompts for nothing."""

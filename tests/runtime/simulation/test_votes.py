@@ -25,9 +25,9 @@ from plait.core.states import State
 from plait.machine.machine import Machine
 from plait.machine.records import Node, Run
 from plait.runtime.plugins.loader import Plugins
-from plait.runtime.simulation.confidence import SimTrace
-from plait.runtime.simulation.latency import priced
-from plait.runtime.simulation.simulator import (
+from plait_research.simulation.confidence import SimTrace
+from plait_research.simulation.latency import priced
+from plait_research.simulation.simulator import (
     Confidence,
     GiveUp,
     Host,

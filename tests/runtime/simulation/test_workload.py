@@ -13,8 +13,8 @@ from plait.core.errors import ConfigError
 from plait.core.flow import Context, Flow
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.runtime.simulation.latency import Host, WorkerFault, varied
-from plait.runtime.simulation.workload import Spread, at_rate, read_arrivals, simulate_workload
+from plait_research.simulation.latency import Host, WorkerFault, varied
+from plait_research.simulation.workload import Spread, at_rate, read_arrivals, simulate_workload
 
 ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)
 """100 tokens a second, one request at a time."""

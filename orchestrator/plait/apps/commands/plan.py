@@ -56,10 +56,10 @@ def plan(
     made = first_plan(config, request)
     taken = None
     if price:
-        from .forecast import forecast  # simulates, which brings numpy
+        from ...runtime.plugins.entry_points import find_hook
         from .price import estimate
 
-        taken = estimate(made, briefed(config, request), config, forecast)
+        taken = estimate(made, briefed(config, request), config, find_hook("forecast"))
     chain, layers = graph.critical_path(made), graph.waves(made)
     wide = max(map(len, layers), default=0)
     with opened(as_json) as output:

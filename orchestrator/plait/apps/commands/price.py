@@ -34,6 +34,7 @@ UNREADABLE = (ConfigError, ValueError, KeyError, TypeError, AttributeError)
 """Exceptions of a journal that cannot be read."""
 _PARTS = ("p10", "p50", "p90")
 _RECENT_RUNS, _RECENT_JOURNALS = 50, 20
+_NO_FORECAST = "plait-research, which forecasts it, is not installed: pip install 'plait[research]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def estimate(
     plan: Plan,
     brief: PlanningContext,
     config: Config,
-    forecast: Callable[[Plan, PlanningContext, Config], Forecast],
+    forecast: Callable[[Plan, PlanningContext, Config], Forecast] | None,
 ) -> Estimate:
     """Estimate the usage of a plan under its request's budget. Prompts count one token per four characters."""
     request = brief.request
@@ -135,7 +136,7 @@ def estimate(
         sum(count for name, (_, count) in known.items() if name in names),
         sum(step.expands for step in plan.steps),
         price is not None,
-        forecast(plan, brief, config),
+        Forecast(_NO_FORECAST) if forecast is None else forecast(plan, brief, config),
     )
 
 

@@ -244,11 +244,10 @@ class Briefs:
         made = self._plugins.planner(spec)
         if needing := self._that_need_streams(request.policies):
             for prompt in made.says_answer():
-                if not getattr(made, prompt).stream:
+                if getattr(made, prompt).stream is False:
                     raise UsageError(
-                        f"the policy {needing[0]!r} compares branches while they are written, and those of "
-                        f"{spec.name!r} do not stream: write planner={spec.name}:{prompt}.stream=true, or leave the "
-                        "policy out"
+                        f"the policy {needing[0]!r} compares branches while they are written, and "
+                        f"{prompt}.stream=false of {spec.name!r} forbids streaming: leave out one of the two"
                     )
         return request.model_copy(update={"planner": spec, "n": None, "merge": None, "generation": generation})
 
@@ -258,15 +257,15 @@ class Briefs:
 
     def _check_streams(self, plan: Plan, needing: list[str]) -> None:
         """Raise `PlanError` for a vote of the plan over a branch that does not stream."""
-        silent = {step.name for step in plan.steps if isinstance(step.op, ModelCall) and not step.op.stream}
+        silent = {step.name for step in plan.steps if isinstance(step.op, ModelCall) and step.op.stream is False}
         for step in plan.steps:
             if not isinstance(step.op, Join) or silent.isdisjoint(step.needs):
                 continue
             if cast("type[Merge]", self._plugins.class_of("merge", step.op.merge.name)).votes:
                 branch = next(need for need in step.needs if need in silent)
                 raise PlanError(
-                    f"the policy {needing[0]!r} compares branches while they are written, and {branch!r} does not "
-                    "stream: set stream=true for it, or leave the policy out"
+                    f"the policy {needing[0]!r} compares branches while they are written, and {branch!r} forbids "
+                    "streaming: leave out its stream=false, or the policy"
                 )
 
 

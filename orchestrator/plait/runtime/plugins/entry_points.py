@@ -11,11 +11,12 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["GROUPS", "InstalledPlugin", "installed"]
+__all__ = ["GROUPS", "HOOKS", "InstalledPlugin", "find_hook", "installed"]
 
 GROUPS = {
     "planner": "plait.planners",
@@ -28,6 +29,8 @@ GROUPS = {
     "environment": "plait.environments",
 }
 """The group of entry points for each kind of plugin."""
+HOOKS = "plait.hooks"
+"""The group of functions that plait calls if a side distribution offers them: `forecast` for `plait plan --price`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +70,9 @@ def _changed(folder: str) -> int:
         return Path(folder).stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def find_hook(name: str) -> Callable[..., Any] | None:
+    """Return the function that a distribution offers under a name in `HOOKS`, or `None`."""
+    entries = importlib.metadata.entry_points(group=HOOKS, name=name)
+    return next((entry.load() for entry in entries), None)

@@ -27,9 +27,9 @@ from plait.core.request import Request
 from plait.core.result import Result
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.runlog import RunRecord
-from plait.runtime.simulation.latency import Host, LatencyModel
-from plait.runtime.simulation.simulator import simulate
 
+from ..simulation.latency import Host, LatencyModel
+from ..simulation.simulator import simulate
 from .accept import PairedTest, halving, paired_test
 from .learnable import Learnable, Values, Versions, applied
 

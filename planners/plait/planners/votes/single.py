@@ -24,7 +24,7 @@ class Single(Planner):
     """
 
     answer: Annotated[CallConfig, Uses("question")] = Field(
-        default=CallConfig(max_tokens=512, stream=True), description="The call. Its template has `{question}`."
+        default=CallConfig(max_tokens=512), description="The call. Its template has `{question}`."
     )
     style: Style = "serial"
     width: Width = 8

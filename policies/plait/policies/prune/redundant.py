@@ -38,8 +38,7 @@ class Redundant(Policy):
     compares their first steps in the task's canonical form. A policy is pure, so a judge behind a wire (an embedding
     server, a model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first
     (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
-    without a step is its own cluster, and clusters are not capped. Needs branches that stream (`stream=true` of the
-    planner).
+    without a step is its own cluster, and clusters are not capped. The branches stream for it.
     """
 
     fidelity = Fidelity("variant", "equal steps, not their trained judge", paper="2510.08483")
@@ -132,8 +131,9 @@ class Redundant(Policy):
     @staticmethod
     def _demand_stream(subject: StepView) -> None:
         op = subject.plan.op
-        if isinstance(op, ModelCall) and not op.stream and tolerant_votes(subject):
-            raise PluginError(f"{subject.plan.name} does not stream, so nothing can be compared: set stream=true")
+        if isinstance(op, ModelCall) and op.stream is False and tolerant_votes(subject):
+            why = "forbids streaming, so nothing can be compared: leave out stream=false"
+            raise PluginError(f"{subject.plan.name} {why}")
 
 
 @functools.lru_cache(maxsize=1024)

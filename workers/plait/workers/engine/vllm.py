@@ -163,7 +163,9 @@ class Core:
         prompt, anew = self.prompter.prompt(think)
         if not prompt:
             raise Rejected("the prompt has no tokens: give it some text")
-        order = EngineRequest(key, Stream(), prompt, sampling, think.stream, priority=job.priority, salt=think.salt)
+        order = EngineRequest(
+            key, Stream(), prompt, sampling, bool(think.stream), priority=job.priority, salt=think.salt
+        )
         order.anew, order.processed = anew, self._processed
         # A turn that begins behind its thoughts has none left to think.
         if think.chat and thinks(self.prompter.template) and CLOSE not in think.begin:
@@ -203,7 +205,7 @@ class Core:
                 "included: shorten the prompt, or start the engine with a larger max_model_len if the model allows"
             )
         # A stop text that begins in the earlier text has to be looked for in every piece of the new one.
-        order.deltas = think.stream or bool(order.joint) or not self.peeks
+        order.deltas = bool(think.stream) or bool(order.joint) or not self.peeks
         # The engine decodes each token as it comes, between two steps; it has to only where a text may end the output.
         order.mute = not (order.deltas or stops.texts or order.skip) and self.able.mutes
         order.mute = order.mute and self.prompter.decodes_late(order.context)

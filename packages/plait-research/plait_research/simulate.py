@@ -11,18 +11,19 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ...core.errors import UsageError
-from ...core.messages import counted
-from ...core.ops import Plugin
-from ...core.request import Request
-from ...runtime.client.profile import profile_file
-from ...runtime.simulation.engine_profile import EngineProfile, load_engine
-from ...runtime.simulation.latency import Host, LatencyModel, Throttle, WorkerFault
-from ...runtime.simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
-from ...runtime.simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
-from ..common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
-from ..common.output import Output, opened
-from .plan import briefed, planned
+from plait.apps.commands.plan import briefed, planned
+from plait.apps.common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
+from plait.apps.common.output import Output, opened
+from plait.core.errors import UsageError
+from plait.core.messages import counted
+from plait.core.ops import Plugin
+from plait.core.request import Request
+from plait.runtime.client.profile import profile_file
+
+from .simulation.engine_profile import EngineProfile, load_engine
+from .simulation.latency import Host, LatencyModel, Throttle, WorkerFault
+from .simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
+from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 
 __all__ = ["simulate"]
 

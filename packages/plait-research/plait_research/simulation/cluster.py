@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import assert_never
 
-from ...core.errors import ConfigError, InvariantError
-from ...core.events import (
+from plait.core.errors import ConfigError, InvariantError
+from plait.core.events import (
     Action,
     Cancel,
     Count,
@@ -31,11 +31,12 @@ from ...core.events import (
     WorkerDown,
     WorkerUp,
 )
-from ...core.ops import ModelCall
-from ...core.result import Failure, Result, Usage
-from ...core.states import State
-from ...machine import Machine, Run, check as check_invariants
-from ..driver.expander import Expander
+from plait.core.ops import ModelCall
+from plait.core.result import Failure, Result, Usage
+from plait.core.states import State
+from plait.machine import Machine, Run, check as check_invariants
+from plait.runtime.driver.expander import Expander
+
 from .confidence import NEWS_PER_WINDOW, Confidence, looks, trace_of
 from .latency import DecodeBatch, Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, priced
 from .tokens import SimTokens
@@ -224,7 +225,7 @@ class Cluster:
         ready = self._ready.get(job.step, self.now)
         running = RunningJob(job, batch.host, ready, self.now, outcome, 0, reason=reason)
         if isinstance(op, ModelCall):
-            streams = op.stream or batch.host.tells_ids
+            streams = bool(op.stream) or batch.host.tells_ids
             asked = [chunk for chunk, due in ((self._latency.chunk, streams), (batch.host.reports, job.report)) if due]
             running.chunk = min(asked, default=0)
             self.tokens.begin(running, number)

@@ -9,19 +9,20 @@ from math import fsum
 from statistics import fmean, quantiles
 from types import MappingProxyType
 
-from ...core.errors import ConfigError, Overloaded
-from ...core.events import Finish
-from ...core.interfaces import Planner, PlanningContext, PluginRegistry
-from ...core.plan import Plan, validate
-from ...core.request import Request
-from ...core.result import Failure, Usage
-from ...core.tools.tool import ToolSpec
-from ...core.values import Frozen
-from ...machine import Machine, Run
-from ..driver.admission import Admission
-from ..driver.autoscaler import Bounds
-from ..driver.expander import Expander
-from ..plugins.loader import Plugins as Registry
+from plait.core.errors import ConfigError, Overloaded
+from plait.core.events import Finish
+from plait.core.interfaces import Planner, PlanningContext, PluginRegistry
+from plait.core.plan import Plan, validate
+from plait.core.request import Request
+from plait.core.result import Failure, Usage
+from plait.core.tools.tool import ToolSpec
+from plait.core.values import Frozen
+from plait.machine import Machine, Run
+from plait.runtime.driver.admission import Admission
+from plait.runtime.driver.autoscaler import Bounds
+from plait.runtime.driver.expander import Expander
+from plait.runtime.plugins.loader import Plugins as Registry
+
 from .arrivals import at_rate, read_arrivals
 from .autoscaler import ElasticHosts
 from .cluster import Cluster

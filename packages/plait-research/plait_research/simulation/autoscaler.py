@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ...core.events import WorkerUp
-from ..driver.autoscaler import Bounds, Scaler
+from plait.core.events import WorkerUp
+from plait.runtime.driver.autoscaler import Bounds, Scaler
+
 from .cluster import Cluster
 from .latency import WorkerFault
 

@@ -7,21 +7,22 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from ...core.errors import ConfigError
-from ...core.events import Job
-from ...core.interfaces import PlanningContext
-from ...core.lengths import quantile
-from ...core.messages import counted
-from ...core.ops import ModelCall
-from ...core.plan import Plan, template
-from ...core.result import Failure, Result, Usage
-from ...runtime.client.config import Config
-from ...runtime.client.profile import profile_file
-from ...runtime.plugins.loader import Plugins
-from ...runtime.simulation.calibrate import RecordedAttempt, fit, recorded
-from ...runtime.simulation.engine_profile import EngineProfile, load_engine
-from ...runtime.simulation.simulator import SimReport, simulate
-from .price import UNREADABLE, Forecast, Lengths, Times, recent_runs, run_lengths
+from plait.apps.commands.price import UNREADABLE, Forecast, Lengths, Times, recent_runs, run_lengths
+from plait.core.errors import ConfigError
+from plait.core.events import Job
+from plait.core.interfaces import PlanningContext
+from plait.core.lengths import quantile
+from plait.core.messages import counted
+from plait.core.ops import ModelCall
+from plait.core.plan import Plan, template
+from plait.core.result import Failure, Result, Usage
+from plait.runtime.client.config import Config
+from plait.runtime.client.profile import profile_file
+from plait.runtime.plugins.loader import Plugins
+
+from .simulation.calibrate import RecordedAttempt, fit, recorded
+from .simulation.engine_profile import EngineProfile, load_engine
+from .simulation.simulator import SimReport, simulate
 
 __all__ = ["forecast"]
 

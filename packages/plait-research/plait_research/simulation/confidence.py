@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from ...core.errors import ConfigError
-from ...core.events import Job
-from ...core.result import Result, Signals
-from ...core.sampling import Sampling
+from plait.core.errors import ConfigError
+from plait.core.events import Job
+from plait.core.result import Result, Signals
+from plait.core.sampling import Sampling
 
 Confidence = Callable[[Job, Result, Random], Sequence[float]]
 """The confidence C_t (nats, see `Signals`) of each token of a result, at least `usage.completion` of them. The random

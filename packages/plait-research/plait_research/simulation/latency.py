@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from ...core.events import Job
-from ...core.ops import Kind, ModelCall, Text
-from ...core.result import Failure, Price, Result, Usage
+from plait.core.events import Job
+from plait.core.ops import Kind, ModelCall, Text
+from plait.core.result import Failure, Price, Result, Usage
+
 from .confidence import SimTrace
 
 Rate = Callable[[int], float]
@@ -204,7 +205,7 @@ class RunningJob:
     @property
     def streams(self) -> bool:
         """Whether its text is sent while it is written."""
-        return isinstance(self.job.op, ModelCall) and self.job.op.stream
+        return isinstance(self.job.op, ModelCall) and bool(self.job.op.stream)
 
     @property
     def tokens(self) -> int:

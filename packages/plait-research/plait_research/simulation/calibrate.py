@@ -10,17 +10,18 @@ from typing import Any
 
 from pydantic import JsonValue, PrivateAttr
 
-from ...core.errors import ConfigError
-from ...core.events import Expanded, Submitted, event_adapter
-from ...core.interfaces import Planner, PlanningContext, Reader
-from ...core.plan import Plan, Step, template
-from ...core.request import Request
-from ...core.result import Result, Usage
-from ...core.values import Frozen
-from ...machine import SendOrder
-from ..journal.journal import Journal
-from ..journal.location import Location
-from ..journal.recorded_actions import read
+from plait.core.errors import ConfigError
+from plait.core.events import Expanded, Submitted, event_adapter
+from plait.core.interfaces import Planner, PlanningContext, Reader
+from plait.core.plan import Plan, Step, template
+from plait.core.request import Request
+from plait.core.result import Result, Usage
+from plait.core.values import Frozen
+from plait.machine import SendOrder
+from plait.runtime.journal.journal import Journal
+from plait.runtime.journal.location import Location
+from plait.runtime.journal.recorded_actions import read
+
 from .fitting import RecordedAttempt, fit
 
 __all__ = ["Clock", "RecordedAttempt", "RecordedSession", "fit", "recorded"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from ...core.ops import ModelCall, Text, Tokens
-from ...core.prefix_index import PrefixTree
-from ...core.result import Result
+from plait.core.ops import ModelCall, Text, Tokens
+from plait.core.prefix_index import PrefixTree
+from plait.core.result import Result
+
 from .latency import CHARACTERS_A_TOKEN, Host, RunningJob
 
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import ConfigError
-from ..client.profile import machine
+from plait.core.errors import ConfigError
+from plait.runtime.client.profile import machine
+
 from .engine_profile import EngineProfile
 
 __all__ = ["RecordedAttempt", "fit"]

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 
-from ...core.errors import ConfigError
+from plait.core.errors import ConfigError
 
 _COLUMNS = ("arrival", "arrived_at", "at", "timestamp")
 """Names of a trace's column of times, in any case."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ...core.events import Cancelled, Finish, Status, Submitted
-from ...core.interfaces import Planner, PlanningContext, PluginRegistry, Policy
-from ...core.ops import Kind, Plugin
-from ...core.plan import Plan, validate
-from ...core.request import Request
-from ...core.result import Failure, Result, Usage
-from ...core.tools.tool import ToolSpec
-from ...core.values import Frozen
-from ...machine import Machine, Run
-from ..client.answer import CriticalPathSegment, report
-from ..driver.expander import Expander
-from ..plugins.loader import Plugins as Registry
-from ..runlog import RunRecord
+from plait.core.events import Cancelled, Finish, Status, Submitted
+from plait.core.interfaces import Planner, PlanningContext, PluginRegistry, Policy
+from plait.core.ops import Kind, Plugin
+from plait.core.plan import Plan, validate
+from plait.core.request import Request
+from plait.core.result import Failure, Result, Usage
+from plait.core.tools.tool import ToolSpec
+from plait.core.values import Frozen
+from plait.machine import Machine, Run
+from plait.runtime.client.answer import CriticalPathSegment, report
+from plait.runtime.driver.expander import Expander
+from plait.runtime.plugins.loader import Plugins as Registry
+from plait.runtime.runlog import RunRecord
+
 from .cluster import Cluster, Watch
 from .confidence import Confidence, synthetic
 from .latency import GiveUp, Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, varied, whole

@@ -6,11 +6,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ...core.events import Job
-from ...core.ops import ModelCall
-from ...core.plan import template
-from ...core.result import Failure, Result, Usage
-from ..client.profile import Profile, load
+from plait.core.events import Job
+from plait.core.ops import ModelCall
+from plait.core.plan import template
+from plait.core.result import Failure, Result, Usage
+from plait.runtime.client.profile import Profile, load
+
 from .latency import Host, LatencyModel, Outcome
 
 __all__ = ["EngineProfile", "load_engine"]
