@@ -33,7 +33,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "kv-events": ("msgspec, zmq, plait.workers.http.kv_events", "plait plugins worker"),
     "math": ("math_verify", "plait plugins merge"),
     "mcp": ("mcp", "plait plugins"),
-    "otel": ("opentelemetry.sdk", f"{RUN} --otel"),
+    "otel": ("opentelemetry.sdk", f"{RUN} --set telemetry=true"),
     "plot": ("matplotlib", "plait eval --help"),
     "postgres": ("psycopg", "plait runs list --help"),
     "prices": ("genai_prices", RUN),
@@ -52,7 +52,7 @@ CHECKS: dict[str, tuple[str, str]] = {
 
 def checked(extra: str, wheel: Path, folder: Path) -> str:
     """Return what is wrong with an extra; empty if nothing is. The side distributions come from the wheel's folder."""
-    modules, command = CHECKS.get(extra, ("plait", "plait doctor versions"))
+    modules, command = CHECKS.get(extra, ("plait", "plait doctor --versions"))
     programs = folder / "bin"
     named = f"plait[{extra}] @ {wheel.as_uri()}" if extra else f"plait @ {wheel.as_uri()}"
     pip = [programs / "python", "-m", "pip", "--disable-pip-version-check"]

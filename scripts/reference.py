@@ -132,7 +132,7 @@ def _fields() -> str:
     for name, row in sorted(LEDGER.items()):
         endpoint, _, bare = name.rpartition(".")
         where = f" ({endpoint})" if endpoint else ""
-        said.setdefault(row.fate, []).append(f"| `{bare}`{where} | {_cell(row.note)} |\n")
+        said.setdefault(row.support, []).append(f"| `{bare}`{where} | {_cell(row.note)} |\n")
     parts = [f"\n## {fate.capitalize()}\n\n| field | |\n|---|---|\n{''.join(rows)}" for fate, rows in said.items()]
     return FIELDS + "".join(parts)
 

@@ -90,7 +90,7 @@ def test_every_check_and_every_heavy_extra_is_one():
     assert set(extras.CHECKS) | set(extras.HEAVY) <= set(extras.extras())
 
 
-COMMANDS = {command for _, command in extras.CHECKS.values() if "--otel" not in command}  # that one sends to a server
+COMMANDS = {command for _, command in extras.CHECKS.values() if "telemetry" not in command}  # which sends to a server
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

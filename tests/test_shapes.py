@@ -87,12 +87,9 @@ def larger() -> dict[str, int]:
 
 LARGER: dict[str, int] = {
     "plait.apps.adapters.agui.agui_events": 18,
-    "plait.apps.batch.command.batch": 26,
     "plait.apps.commands.eval.EvalCounts.add": 17,
-    "plait.apps.commands.eval.evaluate": 26,
     "plait.apps.commands.run.show": 18,
-    "plait.apps.commands.try_file.try_file": 19,
-    "plait.apps.common.columns.guess_columns": 21,
+    "plait.apps.common.columns.guess_columns": 19,
     "plait.apps.common.outside._Walk._look": 21,
     "plait.apps.repl.completion.ReplCompleter._plugins": 18,
     "plait.apps.repl.view.story": 21,
@@ -109,6 +106,7 @@ LARGER: dict[str, int] = {
     "plait.machine.plans._connect": 17,
     "plait.machine.plans._resolve": 21,
     "plait.machine.plans.insert": 19,
+    "plait.machine.steps.Steps._notify": 21,
     "plait.planners.effort.route.rules.ways": 22,
     "plait.planners.search.code_search.Searching.answer": 21,
     "plait.planners.split.skeleton.text.read_points": 17,
@@ -155,6 +153,7 @@ LARGER: dict[str, int] = {
     "plait_research.simulation.calibrate.recorded": 19,
     "plait_research.tune._show": 16,
     "plait_research.tune.tune": 17,
+    "plait_server.bodies.Body": 27,
     "plait_server.runs.RunsApi.list": 16,
     "plait_server.settings.Settings": 32,
 }

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args
 
 import pytest
 
+from plait.apps.main import build
 from plait.core import vocabulary
 from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PlaitError
@@ -151,3 +152,44 @@ def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
         if isinstance(info.default, CallConfig):
             assert info.description, f"{name}:{option} has no docstring"
             assert info.annotation is CallConfig
+
+
+COMMAND_LINE = {"commands": 44, "flags": 109, "slots": 540}
+"""Commands of all distributions, names of their flags, and flags of all commands together. They only fall."""
+OPTION_NAMES = 273
+"""Names of options of all plugins. It only falls."""
+
+
+def command_flags() -> dict[str, list[str]]:
+    """Return the flags of each command."""
+
+    def walk(command: Any, words: str) -> Iterator[tuple[str, list[str]]]:
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from walk(inner, f"{words} {name}".strip())
+        leaf = getattr(command, "default", None) if hasattr(command, "commands") else command
+        if leaf is not None:
+            yield words, [each.opts[0] for each in leaf.params if each.param_type_name == "option" and not each.hidden]
+
+    group = build()
+    group.load_all()
+    return {words: flags for words, flags in walk(group, "") if words}
+
+
+def test_the_command_line_grows_by_no_word() -> None:
+    commands = command_flags()
+    flags = [flag for each in commands.values() for flag in each]
+    counts = {"commands": len(commands), "flags": len(set(flags)), "slots": len(flags)}
+    assert counts == COMMAND_LINE, "write a fallen number down; for a new one join two others"
+
+
+def test_plugins_get_no_new_name_for_an_option() -> None:
+    names = {option for kind, name in plugins() for option in fields(kind, name) if (kind, option) != ("task", "text")}
+    names |= {option for name in Plugins().names("environment") for option in environment_fields(name)}
+    for name in Plugins().names("worker"):
+        names |= set(inspect.signature(Plugins().class_of("worker", name)).parameters)
+    assert len(names) == OPTION_NAMES, "write a fallen number down; for a new name take one that exists"
+
+
+def environment_fields(name: str) -> dict[str, Any]:
+    cls: Any = Plugins().class_of("environment", name)
+    return dict(cls.model_fields)

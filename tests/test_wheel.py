@@ -243,8 +243,8 @@ def test_without_extras_it_plans_simulates_runs_and_replays(slim: Installed) -> 
     [
         ("run six?", 1, "cpu"),
         ("run six? --worker engine", 1, "cpu"),
-        ("run six? --tools tools.py --tool-actors 1 --script replies.json", 1, "ray"),
-        ("run six? --script replies.json --otel", 2, "otel"),
+        ("run six? --tools tools.py --set tool_actors=1 --script replies.json", 1, "ray"),
+        ("run six? --script replies.json --set telemetry=true", 2, "otel"),
         ("run six? --script replies.json --mcp http://localhost:1/mcp", 2, "mcp"),
         ("batch rows.jsonl --out rows.parquet --script replies.json", 2, "batch"),
         ("job submit -- run six?", 1, "job"),

@@ -122,8 +122,8 @@ def on_engine(folder: Path, planner: str, count: int) -> list[bool]:
     with tempfile.TemporaryDirectory() as place:
         answers = Path(place) / "answers.jsonl"
         command = [sys.executable, "-m", "plait.apps.main", "eval", "countdown", "--model", str(folder)]
-        command += ["--planner", planner, "--count", str(count), "--seed", str(ENGINE_SEED)]
-        done = subprocess.run([*command, "--answers", str(answers), "--journal", "off"], check=False)
+        command += ["--planner", planner, "--limit", str(count), "--seed", str(ENGINE_SEED)]
+        done = subprocess.run([*command, "--out", str(answers), "--journal", "off"], check=False)
         rows = [json.loads(line) for line in answers.read_text().splitlines()] if answers.exists() else []
     if done.returncode or len(rows) != count:
         raise RuntimeError(f"plait eval ended with {done.returncode} after {len(rows)} of {count} problems")

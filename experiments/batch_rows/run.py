@@ -1,6 +1,6 @@
-"""How many rows a second does `plait batch --engine ray-data` run, and does its memory grow?
+"""How many rows a second does `plait batch --actors N` run, and does its memory grow?
 
-How many rows a second `plait batch --engine ray-data` runs, and whether its memory grows.
+How many rows a second `plait batch --actors N` runs, and whether its memory grows.
 
     python -m experiments batch_rows                                       # 10⁵ rows, killed once at a third
     python -m experiments batch_rows --rows 1000000 --seconds 500 --folder big  # in pieces: the same command goes on
@@ -137,7 +137,7 @@ def main() -> None:
             write(folder, given.rows)
         words = ["--concurrency", str(given.concurrency)]
         if not given.plain:
-            words += ["--engine", "ray-data", "--actors", str(given.actors)]
+            words += ["--actors", str(given.actors)]
         log, third = folder / "out.jsonl.progress", given.rows // 3
         ends = time.monotonic() + given.seconds
         if count(log) < third:

@@ -69,7 +69,7 @@ CASES = {
     "a script that is not there": (["run", "q", "--script", "none.json"], ["none.json", "replies"]),
     "tools that are not there": (["run", "q", "--tools", "none.py"], ["none.py", "@tool"]),
     "a configuration that is not there": (["run", "q", "--config", "none.toml"], ["none.toml"]),
-    "problems that are not there": (["eval", "countdown", "--problems", "none.jsonl"], ["none.jsonl"]),
+    "problems that are not there": (["eval", "none.jsonl", "--task", "countdown"], ["none.jsonl"]),
     "another task to evaluate": (["eval", "plain"], ["'plain'", "countdown"]),
     "an unknown option": (["run", "q", "--planer", "single"], ["--planer", "--planner", "plait run --help"]),
     "an unknown command": (["rum"], ["'rum'", "plait --help"]),

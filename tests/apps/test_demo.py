@@ -142,7 +142,7 @@ def _search(numbers, target, done=()):
 
 
 def test_three_ways_and_a_table(plait, solver):
-    done = plait("demo", "--puzzles", 2, "--script", solver)
+    done = plait("demo", "--limit", 2, "--script", solver)
     assert done.code == 0
     for words in ("one line of reasoning", "a vote", "threads:", "critical path", "total tokens", "cached", "seconds"):
         assert words in done.out
@@ -155,7 +155,7 @@ def test_three_ways_and_a_table(plait, solver):
 
 
 def test_as_json(plait, solver):
-    said = plait("demo", "--puzzles", 2, "--script", solver, "--json").json
+    said = plait("demo", "--limit", 2, "--script", solver, "--json").json
     assert said["status"] == "done"
     assert len(said["puzzles"]) == 2
     assert {key: way["solved"] for key, way in said["ways"].items()} == {"single": 1, "sample": 1, "threads": 1}
@@ -164,6 +164,6 @@ def test_as_json(plait, solver):
 
 
 def test_an_engine_that_fails_is_said(plait, script):
-    done = plait("demo", "--puzzles", 1, "--script", script({"text": "no memory", "finish": "error"}))
+    done = plait("demo", "--limit", 1, "--script", script({"text": "no memory", "finish": "error"}))
     assert done.code == 1
     assert "no memory" in done.err

@@ -31,7 +31,7 @@ def solver(script):
 
 
 def test_counts_and_answers(plait, problems, solver, tmp_path):
-    done = plait("eval", "countdown", "--problems", problems, "--script", solver, "--answers", "out.jsonl", "--json")
+    done = plait("eval", problems, "--task", "countdown", "--script", solver, "--out", "out.jsonl", "--json")
     assert done.code == 0
     said = done.json
     assert (said["n"], said["solved"], said["claimed"], said["failed"]) == (3, 1, 2, 0)
@@ -48,17 +48,17 @@ def test_counts_and_answers(plait, problems, solver, tmp_path):
 
 
 def test_solved_is_checked_beside_the_planners_merge(plait, problems, solver):
-    done = plait("eval", "countdown", "--problems", problems, "--script", solver, "--planner", "sample:n=3", "--json")
+    done = plait("eval", problems, "--task", "countdown", "--script", solver, "--planner", "sample:n=3", "--json")
     assert (done.json["solved"], done.json["claimed"]) == (1, 2)  # the majority agrees on a wrong one
     done = plait(
-        "eval", "countdown", "--problems", problems, "--script", solver,
+        "eval", problems, "--task", "countdown", "--script", solver,
         "--planner", "sample", "--n", 3, "--merge", "best-of", "--json",
     )  # fmt: skip
     assert (done.json["solved"], done.json["claimed"]) == (1, 1)  # the verifier lets no wrong one through
 
 
 def test_limit_and_the_table(plait, problems, solver):
-    done = plait("eval", "countdown", "--problems", problems, "--script", solver, "--limit", 1)
+    done = plait("eval", problems, "--task", "countdown", "--script", solver, "--limit", 1)
     assert done.code == 0
     assert "1 of 1 countdown problems" in done.out
     assert "1 (100.0 %" in done.out
@@ -69,7 +69,7 @@ def test_bad_lines_are_named_and_nothing_is_run(plait, tmp_path, script):
     bad = ["nonsense", '{"numbers": [1, 2, 3], "target": 24}', '{"numbers": [1, 2, 3, 4], "target": true}', "[1]"]
     (tmp_path / "bad.jsonl").write_text("\n".join([LINES[0], *bad]))
     counted = script("unused")
-    done = plait("eval", "countdown", "--problems", "bad.jsonl", "--script", counted, "--answers", "o.jsonl", "--json")
+    done = plait("eval", "bad.jsonl", "--task", "countdown", "--script", counted, "--out", "o.jsonl", "--json")
     assert done.code == 2
     for number in (2, 3, 4, 5):
         assert f"line {number}: " in done.json["error"]
@@ -78,16 +78,14 @@ def test_bad_lines_are_named_and_nothing_is_run(plait, tmp_path, script):
 
 
 def test_answers_that_cannot_be_written_are_refused_first(plait, problems, solver):
-    done = plait(
-        "eval", "countdown", "--problems", problems, "--script", solver, "--answers", "no/where.jsonl", "--json"
-    )
+    done = plait("eval", problems, "--task", "countdown", "--script", solver, "--out", "no/where.jsonl", "--json")
     assert done.code == 2
     assert "no/where.jsonl" in done.json["error"]
 
 
 def test_an_engine_that_fails_every_time_is_an_error(plait, problems, script):
     broken = script({"text": "no memory", "finish": "error"})
-    done = plait("eval", "countdown", "--problems", problems, "--script", broken, "--json")
+    done = plait("eval", problems, "--task", "countdown", "--script", broken, "--json")
     assert done.code == 1
     assert done.json["failed"] == done.json["n"] == 3
     assert "no memory" in done.err
@@ -154,7 +152,7 @@ def test_how_much_ran_side_by_side_is_counted(plait, problems, script, tmp_path)
         "<none> <end>",
     )
     done = plait(
-        "eval", "countdown", "--problems", problems, "--planner", "threads", "--script", replies, "--json", "--answers",
+        "eval", problems, "--task", "countdown", "--planner", "threads", "--script", replies, "--json", "--out",
         "out.jsonl",
     )  # fmt: skip
     assert done.json["activated_share"] == pytest.approx(1 / 3, abs=1e-4) and done.json["warnings"] == []
@@ -164,7 +162,7 @@ def test_how_much_ran_side_by_side_is_counted(plait, problems, script, tmp_path)
     assert done.json["acceleration_mean"] == pytest.approx(mean, abs=1e-3) and mean > 0
     assert (
         "in 33.3 % of the problems"
-        in plait("eval", "countdown", "--problems", problems, "--planner", "threads", "--script", replies).out
+        in plait("eval", problems, "--task", "countdown", "--planner", "threads", "--script", replies).out
     )
 
 
@@ -209,8 +207,8 @@ def test_own_questions_with_a_task_by_name(plait, tmp_path, script):
         '{"question": "6 times 7?", "label": "42", "page": 1}\n\n{"question": "2 + 2?", "label": "5"}\n'
     )
     replies = script({"when": "times", "text": "answer: 42.0"}, {"when": "2 +", "text": "answer: 4"})
-    words = ["eval", "plain:equal=number", "--problems", "q.jsonl", "--text", "question", "--want", "label"]
-    done = plait(*words, "--script", replies, "--answers", "out.jsonl", "--json")
+    words = ["eval", "q.jsonl", "--task", "plain:equal=number", "--text", "question", "--want", "label"]
+    done = plait(*words, "--script", replies, "--out", "out.jsonl", "--json")
     assert done.code == 0, done.err
     assert (done.json["n"], done.json["solved"], done.json["claimed"]) == (2, 1, 2)
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -222,11 +220,11 @@ def test_own_questions_with_a_task_by_name(plait, tmp_path, script):
 
 def test_a_task_in_a_file_and_questions_in_csv(plait, tmp_path, script, own):
     (tmp_path / "q.csv").write_text('text,want\n"one, two",YES\nthree,no\n')
-    done = plait("eval", f"{own}:Shout:mark=?", "--problems", "q.csv", "--script", script("yes??"), "--json")
+    done = plait("eval", "q.csv", "--task", f"{own}:Shout:mark=?", "--script", script("yes??"), "--json")
     assert done.code == 0, done.err
     assert (done.json["n"], done.json["solved"]) == (2, 1)
     (tmp_path / "bare.csv").write_text("text\none\ntwo\n")
-    done = plait("eval", f"{own}:Judge", "--problems", "bare.csv", "--script", script("yes!"), "--json")
+    done = plait("eval", "bare.csv", "--task", f"{own}:Judge", "--script", script("yes!"), "--json")
     assert (done.json["n"], done.json["solved"]) == (2, 2), "the task verifies"
     done = plait("run", "one", "--task", f"{own}:Shout", "--script", script("yes!"), "--json")
     assert done.json["answer"] == "yes"
@@ -236,15 +234,18 @@ def test_what_cannot_be_evaluated_is_said_before_anything_is_run(plait, tmp_path
     (tmp_path / "q.jsonl").write_text('{"text": "one"}\nnonsense\n{"question": "two"}\n')
     (tmp_path / "q.csv").write_text("text,want\none, two and three,4\n")
     for words, said in (
-        (["eval", "plain"], "give --problems FILE"),
-        (["eval", "plain", "--problems", "none.jsonl"], "none.jsonl cannot be read"),
-        (["eval", "plain", "--problems", "q.jsonl"], "line 1: has no 'want', and the task 'plain' cannot tell"),
-        (["eval", f"{own}:Judge", "--problems", "q.jsonl"], "line 2: not JSON (Expecting value); write {"),
-        (["eval", f"{own}:Judge", "--problems", "q.jsonl"], "line 3: has no text in the field 'text'"),
-        (["eval", f"{own}:Judge", "--problems", "q.csv"], "line 2: more cells than there are columns"),
-        (["eval", f"{own}:Half", "--problems", "q.jsonl"], "lacks extract, key"),
-        (["eval", f"{own}:Nope", "--problems", "q.jsonl"], "there is no 'Nope'"),
-        (["eval", "folder/nothing.py:Class", "--problems", "q.jsonl"], "there is no file folder/nothing.py"),
+        (["eval", "plain"], "give a file of them, `plait eval FILE --task plain`"),
+        (["eval", "none.jsonl", "--task", "plain"], "there is no file none.jsonl"),
+        (
+            ["eval", "q.jsonl", "--task", "plain"],
+            "the column with the right answers cannot be determined (the columns are text, question)",
+        ),
+        (["eval", "q.jsonl", "--task", f"{own}:Judge"], "line 2: not JSON (Expecting value); write {"),
+        (["eval", "q.jsonl", "--task", f"{own}:Judge"], "line 3: has no text in the field 'text'"),
+        (["eval", "q.csv", "--task", f"{own}:Judge"], "line 2: more cells than there are columns"),
+        (["eval", "q.jsonl", "--task", f"{own}:Half"], "lacks extract, key"),
+        (["eval", "q.jsonl", "--task", f"{own}:Nope"], "there is no 'Nope'"),
+        (["eval", "q.jsonl", "--task", "folder/nothing.py:Class"], "there is no file folder/nothing.py"),
     ):
         done = plait(*words, "--script", script("unused"))
         assert done.code == 2, words
@@ -259,9 +260,9 @@ def test_a_file_with_another_modules_name_is_refused(plait, tmp_path, script):
 
 def test_several_planners_are_compared_problem_by_problem(plait, problems, solver, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")  # the table names its rows on a narrow screen too
-    given = ["eval", "countdown", "--problems", problems, "--script", solver]
+    given = ["eval", problems, "--task", "countdown", "--script", solver]
     both = ["--planner", "single", "--planner", "sample:n=3"]
-    done = plait(*given, *both, "--answers", "both.jsonl", "--json")
+    done = plait(*given, *both, "--out", "both.jsonl", "--json")
     assert done.code == 0
     first, second = done.json["compared"]
     assert (first["name"], second["name"], first["n"]) == ("single", "sample:n=3", 3)
@@ -270,7 +271,7 @@ def test_several_planners_are_compared_problem_by_problem(plait, problems, solve
     assert [each["planner"] for each in done.json["planners"]] == ["single", "sample:n=3"]
     table = plait(*given, *both)
     assert "sample:n=3" in table.out and "+0.0 (+0.0 to +0.0)" in table.out and "3.00" in table.out
-    again = plait("eval", "compare", "both.jsonl", "--plot", "plot.png", "--json")
+    again = plait("eval", "both.jsonl", "--plot", "plot.png", "--json")
     assert again.json["compared"] == done.json["compared"]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
@@ -281,7 +282,7 @@ def test_files_of_one_name_and_equal_problems_stay_apart(plait, tmp_path):
         (tmp_path / folder).mkdir()
         lines = "".join(json.dumps({**line, "solved": each}) + "\n" for each in solved)
         (tmp_path / folder / "r.jsonl").write_text(lines)
-    done = plait("eval", "compare", "a/r.jsonl", "b/r.jsonl", "--json")
+    done = plait("eval", "a/r.jsonl", "b/r.jsonl", "--json")
     assert [(each["name"], each["n"], each["solved"]) for each in done.json["compared"]] == [
         ("r", 10, 0.9), ("r (b/r.jsonl)", 10, 0.0),
     ]  # fmt: skip
@@ -289,14 +290,14 @@ def test_files_of_one_name_and_equal_problems_stay_apart(plait, tmp_path):
 
 def test_runs_that_differ_in_more_than_the_planner_are_told(plait, problems, solver, tmp_path):
     for name, seed in (("a", 1), ("b", 2)):
-        given = ["eval", "countdown", "--problems", problems, "--script", solver, "--seed", seed]
-        assert plait(*given, "--answers", f"{name}.jsonl").code == 0
-    done = plait("eval", "compare", "a.jsonl", "b.jsonl")
+        given = ["eval", problems, "--task", "countdown", "--script", solver, "--seed", seed]
+        assert plait(*given, "--out", f"{name}.jsonl").code == 0
+    done = plait("eval", "a.jsonl", "b.jsonl")
     assert done.code == 0 and "request.seed is 1 there and 2 here" in done.err
     lines = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
     lines[0]["made_of"]["request"]["task"]["name"] = "sums"
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    refused = plait("eval", "compare", "a.jsonl", "c.jsonl")
+    refused = plait("eval", "a.jsonl", "c.jsonl")
     assert refused.code == 2 and "different tasks" in refused.err
 
 
@@ -305,9 +306,9 @@ def test_saved_results_of_other_problems_or_none_are_refused(plait, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps(line) + "\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({**line, "text": "b"}) + "\n")
     (tmp_path / "c.jsonl").write_text('{"no": "result"}\n')
-    refused = plait("eval", "compare", "a.jsonl", "b.jsonl", "--json")
+    refused = plait("eval", "a.jsonl", "b.jsonl", "--json")
     assert refused.code == 2 and "no problem in common" in refused.json["error"]
-    refused = plait("eval", "compare", "a.jsonl", "c.jsonl", "--json")
+    refused = plait("eval", "a.jsonl", "c.jsonl", "--json")
     assert refused.code == 2 and "line 1, is no result" in refused.json["error"]
 
 

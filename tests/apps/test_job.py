@@ -68,7 +68,7 @@ def test_words_are_quoted_for_the_shell_of_the_cluster(plait: Plait, one_job: ty
         (["nonsense"], "No such command 'nonsense'"),
         (["rnu", "q"], "Did you mean 'run'?"),
         (["run", "q", "--plannr", "x"], "No such option: --plannr"),
-        (["eval", "countdown", "--count", "many"], "--count"),
+        (["eval", "countdown", "--limit", "many"], "--limit"),
     ],
 )
 def test_a_command_that_is_none_is_not_submitted(
@@ -192,7 +192,7 @@ def test_a_job_solves_puzzles_over_two_engines(cluster: dict[str, str], tmp_path
 
     there = tmp_path / "shared"  # storage that all nodes see
     there.mkdir()
-    inner = ["eval", "countdown", "--planner", "threads", "--count", 24, "--engines", 2,
+    inner = ["eval", "countdown", "--planner", "threads", "--limit", 24, "--set", "engines=2",
              "--answers", there / "answers.jsonl", "--journal", there / "run.journal", "--json"]  # fmt: skip
     (tmp_path / "upload").mkdir()
     (tmp_path / "upload" / "note.txt").write_text("uploaded")

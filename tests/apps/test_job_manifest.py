@@ -19,9 +19,9 @@ def pods(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_command_becomes_a_ray_job(plait: Plait) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    words = ("batch", "in.jsonl", "--out", "out put.jsonl", "--engine", "ray-data")
-    done = plait("job", "manifest", "--image", "plait:1", "--workers", "2", "--gpus", "1", "--claim", "data",
-                 "--secret", "keys", "--retries", "3", "--seconds", "600", "--", *words)  # fmt: skip
+    words = ("batch", "in.jsonl", "--out", "out put.jsonl", "--actors", "1")
+    cluster = "workers=2,gpus=1,claim=data,secret=keys,retries=3"
+    done = plait("job", "manifest", "--image", "plait:1", "--cluster", cluster, "--seconds", "600", "--", *words)
     assert done.code == 0, done.err
     job = yaml.safe_load(done.out)
     assert "&id" not in done.out
@@ -41,7 +41,7 @@ def test_a_command_becomes_a_ray_job(plait: Plait) -> None:
 
 
 def test_without_a_claim_the_command_stands_as_it_is(plait: Plait) -> None:
-    done = plait("job", "manifest", "--image", "plait:1", "--workers", "0", "--", "run", "What is 6 x 7?")
+    done = plait("job", "manifest", "--image", "plait:1", "--cluster", "workers=0", "--", "run", "What is 6 x 7?")
     job = yaml.safe_load(done.out)
     assert shlex.split(job["spec"]["entrypoint"]) == ["plait", "run", "What is 6 x 7?"]
     assert "workerGroupSpecs" not in job["spec"]["rayClusterSpec"] and "volumes" not in pods(job)[0]
@@ -51,8 +51,9 @@ def test_without_a_claim_the_command_stands_as_it_is(plait: Plait) -> None:
     ("words", "part"),
     [
         ((), "no command"),
-        (("--name", "A b", "--", "run", "x"), "'A b' is no name"),
-        (("--memory", "16 GB", "--", "run", "x"), "not a Kubernetes quantity"),
+        (("--name", "A b", "--", "run", "x"), "'A b' is not a name"),
+        (("--cluster", "memory=16 GB", "--", "run", "x"), "memory='16 GB' is invalid"),
+        (("--cluster", "clam=data", "--", "run", "x"), "did you mean 'claim'"),
         (("--", "repl"), "is no job"),
         (("--", "run", "--nope"), "--nope"),
     ],
@@ -75,8 +76,8 @@ types declare them. No package registry has the resource definition itself."""
 
 
 def test_the_fields_of_a_ray_job_are_those_that_kuberay_declares(plait: Plait) -> None:
-    done = plait("job", "manifest", "--image", "plait:1", "--workers", "2", "--retries", "1", "--seconds", "9", "--",
-                 "run", "x")  # fmt: skip
+    words = ("--cluster", "workers=2,retries=1", "--seconds", "9", "--", "run", "x")
+    done = plait("job", "manifest", "--image", "plait:1", *words)
     spec = yaml.safe_load(done.out)["spec"]
     cluster = spec["rayClusterSpec"]
     head = cluster["headGroupSpec"]

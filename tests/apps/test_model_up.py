@@ -151,7 +151,7 @@ def test_an_engine_that_does_not_start_says_why(plait, tmp_path):
 @pytest.mark.slow
 @pytest.mark.engine
 def test_a_real_engine_is_kept_up(plait):
-    up = plait("model", "up", "--slots", 8, "--json")
+    up = plait("model", "up", "--set", "slots=8", "--json")
     assert up.code == 0
     try:
         done = plait("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", "threads", "--json")

@@ -46,9 +46,9 @@ def test_what_is_printed_is_a_plan_again(plait, diamond, tmp_path):
 def test_a_plan_for_people_and_for_drawing(plait, diamond):
     text = plait("plan", "--plan", diamond).out
     assert "3 waves, width 2, critical path a > b > d (at most 400 tokens)" in text
-    assert plait("plan", "--plan", diamond, "--mermaid").out.startswith("flowchart TD\n")
-    assert plait("plan", "--plan", diamond, "--dot").out.startswith("digraph plan {")
-    done = plait("plan", "--plan", diamond, "--dot", "--json")
+    assert plait("plan", "--plan", diamond, "--format", "mermaid").out.startswith("flowchart TD\n")
+    assert plait("plan", "--plan", diamond, "--format", "dot").out.startswith("digraph plan {")
+    done = plait("plan", "--plan", diamond, "--format", "dot", "--json")
     assert done.code == 2
     assert "choose one" in done.json["error"]
 
@@ -71,7 +71,7 @@ PLAN_TEXT = """\
 
 def test_a_plan_as_a_model_wrote_it(plait, tmp_path):
     (tmp_path / "plan.txt").write_text(PLAN_TEXT)
-    words = ["plan", "--planner", "llmcompiler", "--plan-text", "plan.txt"]
+    words = ["plan", "--planner", "llmcompiler", "--plan", "plan.txt"]
     said = plait(*words, "--json").json
     steps = [(step["name"], step["tool"], step["needs"]) for step in said["steps"]]
     assert steps == [
@@ -89,7 +89,7 @@ def test_a_plan_as_a_model_wrote_it(plait, tmp_path):
     done = plait(*words)
     assert "call math" in done.out
     assert "')' was missing" in done.err
-    assert plait(*words, "--mermaid").out.startswith("flowchart TD\n")
+    assert plait(*words, "--format", "mermaid").out.startswith("flowchart TD\n")
 
 
 def test_a_written_plan_is_checked_against_tools_that_are_there(plait, tmp_path):
@@ -97,23 +97,23 @@ def test_a_written_plan_is_checked_against_tools_that_are_there(plait, tmp_path)
     (tmp_path / "T.py").write_text(
         "from plait import tool\n\n\n@tool\ndef search(query: str) -> str:\n    return query\n"
     )
-    said = plait("plan", "--planner", "llmcompiler", "--plan-text", "plan.txt", "--tools", "T.py", "--json").json
+    said = plait("plan", "--planner", "llmcompiler", "--plan", "plan.txt", "--tools", "T.py", "--json").json
     assert said["steps"][0]["args"] == {"query": "Mont Blanc"}
     assert "there is no tool 'math'" in said["errors"][0]
 
 
 def test_a_written_plan_that_cannot_be_read(plait, tmp_path):
-    done = plait("plan", "--planner", "llmcompiler", "--plan-text", "nowhere.txt", "--json")
+    done = plait("plan", "--planner", "llmcompiler", "--plan", "nowhere.txt", "--json")
     assert done.code == 2
     assert "nowhere.txt cannot be read" in done.json["error"]
     (tmp_path / "plan.txt").write_bytes(b"\xff\x00 no plan")
-    assert plait("plan", "--plan-text", "plan.txt", "--json").json["plan"] is None
-    assert plait("plan", "--plan-text", "plan.txt").out == "no task\n"
-    done = plait("plan", "--planner", "sample", "--plan-text", "plan.txt", "--json")
+    assert plait("plan", "--plan", "plan.txt", "--json").json["plan"] is None
+    assert plait("plan", "--plan", "plan.txt").out == "no task\n"
+    done = plait("plan", "--planner", "sample", "--plan", "plan.txt", "--json")
     assert done.code == 2
     assert "reads no written plans" in done.json["error"]
-    done = plait("plan", "--plan", "plan.txt", "--plan-text", "plan.txt", "--json")
-    assert done.code == 2
+    done = plait("plan", "--plan", "plan.json", "--json")
+    assert done.code == 2 and "plan.json" in done.json["error"]
 
 
 def test_simulated_policies_stand_side_by_side(plait, tmp_path):
@@ -131,7 +131,7 @@ def test_simulated_policies_stand_side_by_side(plait, tmp_path):
     ]
     join = {"name": "end", "op": {"kind": "join"}, "needs": ["s0", "s1", "s2", "s3", "c2"]}
     (tmp_path / "p.json").write_text(json.dumps({"steps": [*short, *chain, join], "output": "end"}))
-    words = ["simulate", "--plan", "p.json", "--hosts", 1, "--slots", 2, "--decode-rate", 100, "--policy", "fifo"]
+    words = ["simulate", "--plan", "p.json", "--cluster", "slots=2,decode_rate=100", "--policy", "fifo"]
     said = plait(*words, "--policy", "critical-path", "--json").json
     fifo, critical = said["policies"]["fifo"], said["policies"]["critical-path"]
     assert critical["makespan_seconds"] == pytest.approx(4.0, abs=0.05)
@@ -143,14 +143,14 @@ def test_simulated_policies_stand_side_by_side(plait, tmp_path):
 
 
 def test_a_simulation_is_the_same_for_a_seed(plait):
-    words = ["simulate", "q", "--planner", "sample", "--n", 20, "--slots", 4, "--vary", 0.3, "--json"]
+    words = ["simulate", "q", "--planner", "sample", "--n", 20, "--cluster", "slots=4,vary=0.3", "--json"]
     first = plait(*words, "--seed", 1).json
     assert plait(*words, "--seed", 1).json == first
     assert plait(*words, "--seed", 2).json != first
 
 
 def test_placement_is_compared_on_engines_with_caches(plait):
-    words = ["simulate", "word " * 300, "--planner", "sample", "--n", 16, "--hosts", 4, "--cache", 20_000]
+    words = ["simulate", "word " * 300, "--planner", "sample", "--n", 16, "--cluster", "engines=4,cache=20000"]
     policies = ["--policy", "random", "--policy", "affinity"]
     said = plait(*words, *policies, "--json").json["policies"]
     assert said["affinity"]["prompt_computed"] < said["random"]["prompt_computed"] / 2
@@ -159,32 +159,34 @@ def test_placement_is_compared_on_engines_with_caches(plait):
 
 
 def test_an_engine_that_dies_loses_no_tokens_and_a_slow_one_is_hedged(plait):
-    words = ["simulate", "q", "--planner", "sample", "--n", 16, "--hosts", 4, "--policy", "fifo", "--json"]
-    calm, struck = plait(*words).json["policies"]["fifo"], plait(*words, "--die", 0.2).json["policies"]["fifo"]
+    words = ["simulate", "q", "--planner", "sample", "--n", 16, "--policy", "fifo", "--json", "--cluster"]
+    calm, struck = (plait(*words, f"engines=4{die}").json["policies"]["fifo"] for die in ("", ",die=0.2"))
     assert struck["attempts"] == calm["attempts"] + 4
     assert struck["cancelled_tokens"] == 0
-    words += ["--slow", 0.1, "--policy", "hedge"]
-    said = plait(*words).json["policies"]
+    said = plait(*words, "engines=4,slow=0.1", "--policy", "hedge").json["policies"]
     assert said["hedge"]["makespan_seconds"] < said["fifo"]["makespan_seconds"] / 2
-    done = plait("simulate", "q", "--die", 0.1, "--json")
+    done = plait("simulate", "q", "--cluster", "die=0.1", "--json")
     assert done.code == 2
-    assert "--engines 2" in done.json["error"]
+    assert "engines=2" in done.json["error"]
 
 
 def test_a_workload_of_many_runs_is_simulated(plait, tmp_path):
-    words = ["simulate", "Why?", "--planner", "sample", "--n", 4, "--engines", 2, "--slots", 4, "--policy", "fifo"]
-    said = plait(*words, "--runs", 50, "--rate", 2, "--json").json["policies"]["fifo"]
+    words = ["simulate", "Why?", "--planner", "sample", "--n", 4, "--policy", "fifo"]
+    words += ["--cluster", "engines=2,slots=4"]
+    said = plait(*words, "--load", "runs=50,rate=2", "--json").json["policies"]["fifo"]
     assert said["done"] == said["runs"] == 50 and said["attempts"] == 200
     assert 0 < said["latency_p50_seconds"] <= said["latency_p99_seconds"] < said["makespan_seconds"]
-    assert plait(*words, "--runs", 50, "--rate", 2, "--json").json["policies"]["fifo"] == said
+    assert plait(*words, "--load", "runs=50,rate=2", "--json").json["policies"]["fifo"] == said
     (tmp_path / "trace.txt").write_text("0\n0.5\n7\n")
-    table = plait(*words, "--arrivals", "trace.txt").out
+    table = plait(*words, "--load", "arrivals=trace.txt").out
     assert table.startswith("uncalibrated") and "\n3 runs on 2 × 4 slots" in table
     assert "…" not in table
     for wrong, why in (
-        (["--rate", 2], "`--decode-rate`"),
-        (["--arrivals", "trace.txt", "--rate", 2], "leave `--rate`"),
-        (["--arrivals", "none.txt"], "cannot be read"),
+        (["--load", "rate=2"], "--cluster decode_rate=N"),
+        (["--load", "arrivals=trace.txt,rate=2"], "leave rate and burstiness out"),
+        (["--load", "arrivals=none.txt"], "cannot be read"),
+        (["--load", "rnus=2"], "did you mean 'runs'"),
+        (["--cluster", "slots=0"], "greater than or equal to 1"),
     ):
         done = plait(*words, *wrong, "--json")
         assert done.code == 2 and why in done.json["error"]

@@ -45,7 +45,7 @@ def test_it_says_the_worst_case_and_what_is_likely_by_what_was_recorded(capsys: 
 def test_a_budget_bounds_it_and_a_plan_without_a_price_has_none(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert told(capsys, "--budget", "tokens=100,strict=true")["at_most"]["tokens"] == 100
+    assert told(capsys, "--set", "budget=tokens=100,strict=true")["at_most"]["tokens"] == 100
     (tmp_path / "plait.toml").unlink()
     assert "cost" not in told(capsys)["at_most"]
     assert main.run(WORDS) == 0

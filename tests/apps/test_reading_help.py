@@ -12,6 +12,7 @@ from rich.text import Text
 
 from plait.apps.common.terminal import console
 from plait.apps.main import build
+from plait.runtime.client.config import Config
 
 Plait = Callable[..., Any]
 
@@ -34,10 +35,10 @@ def test_no_help_text_loses_what_stands_in_brackets() -> None:
     assert not lost
 
 
-OF_THE_ANSWER = {"--max-tokens", "--temperature", "--top-p", "--thinking"}
+OF_THE_ANSWER = {"--max-tokens", "--temperature", "--set"}
 ASKS_ITS_OWN = {
     "plait demo",  # compares ways whose sampling is part of them
-    "plait doctor doctor",  # eight tokens, to see that there are some
+    "plait doctor",  # eight tokens, to see that there are some
     "plait model up",  # asks nothing
     "plait simulate calibrate",  # answers of known lengths
     "plait simulate tune",  # figures of requests that it makes itself
@@ -110,13 +111,15 @@ def test_help_has_what_most_people_want_and_help_all_the_rest(plait: Plait) -> N
     assert len(shown) <= 24
     for option in ("--planner", "--model", "--tools", "--temperature", "--help-all"):
         assert option in short and option in whole
-    for option in ("--gpus", "--cache", "--otel", "--config", "--budget"):
+    for option in ("--seed", "--journal", "--mcp", "--config", "--allow"):
         assert option not in short and option in whole
-    assert plait("run", "hi", "--script", "none.json", "--cache", "on").code == 2, "hidden, and still an option"
+    assert plait("run", "hi", "--script", "none.json", "--seed", "1").code == 2, "hidden, and still an option"
+    for setting in ("gpus", "cache", "telemetry", "budget"):
+        assert setting in Config.model_fields, "--set takes it"
 
 
 def test_options_of_a_command_s_own_are_in_its_help(plait: Plait) -> None:
-    assert "--engines" in plait("simulate", "--help").out
+    assert "--cluster" in plait("simulate", "--help").out
     assert "--help-all" not in plait("runs", "list", "--help").out
 
 
@@ -136,7 +139,7 @@ def test_a_run_of_any_journal_can_be_drawn(plait: Plait, script: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("eval mine.csv", "plait eval plain --problems mine.csv"),
+        ("batch mine.csv --script s.json", "--out is missing"),
         ("eval none.csv", "there is no file none.csv"),
         ("run hi --task gsm8k", "FILE.py:Class"),
         ("run hi --worker htpp", "did you mean 'http'"),

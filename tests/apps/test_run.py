@@ -184,27 +184,27 @@ def test_journal_is_written(plait, script, tmp_path):
 def test_results_are_kept_and_used_again(plait, script, tmp_path):
     given = ("run", "q", "--planner", "sample:n=3", "--script", script("answer: 4"), "--json")
     plain = plait(*given).json
-    first = plait(*given, "--cache", tmp_path / "results.sqlite").json
-    again = plait(*given, "--cache", tmp_path / "results.sqlite").json
+    first = plait(*given, "--set", f"cache={tmp_path / 'results.sqlite'}").json
+    again = plait(*given, "--set", f"cache={tmp_path / 'results.sqlite'}").json
     assert first["total_tokens"] == plain["total_tokens"] > 0
     assert again["total_tokens"] == 0
     assert again["usage"]["reused"] == first["total_tokens"]
     assert again["answer"] == first["answer"] == "4"
     assert plait(*given).json["total_tokens"] == plain["total_tokens"]
-    bad = plait(*given, "--cache", tmp_path)
+    bad = plait(*given, "--set", f"cache={tmp_path}")
     assert bad.code == 2
     assert "cache" in bad.err
 
 
 def test_how_the_answer_is_generated_is_said_on_the_command(plait, script, tmp_path):
-    said = ("--max-tokens", 5, "--temperature", 0.3, "--top-p", 0.9, "--thinking", "off")
+    said = ("--max-tokens", 5, "--temperature", 0.3, "--set", "top_p=0.9", "--set", "thinking=off")
     journal = tmp_path / "runs.db"
     asked = ("run", "q", "--planner", "sample:n=2", "--script", script("one two three four five six seven"))
     done = plait(*asked, *said, "--journal", journal, "--json")
     assert done.json["usage"]["completion"] == 10
     plan = plait("plan", "q", "--planner", "sample:n=2", "--script", script("x"), *said, "--json").json
     ops = [step["op"] for step in plan["plan"]["steps"] if step["op"]["kind"] == "think"]
-    assert {op["thinking"] for op in ops} == {"off"}
+    assert {op["sampling"]["thinking"] for op in ops} == {"off"}
     assert {(op["sampling"]["temperature"], op["sampling"]["top_p"]) for op in ops} == {(0.3, 0.9)}
 
 

@@ -109,7 +109,7 @@ def test_a_killed_run_is_resumed(plait, process, root, tools, tmp_path, policy):
     assert f"interrupted: `plait runs resume {entry['run']}` finishes it" in shown.out
     assert plait("runs", "show", entry["run"], "--json").json["status"] == "interrupted"
     (tmp_path / "go").touch()
-    tools_elsewhere = plait("runs", "resume", entry["run"], "--on-uncertain-side-effect", policy, "--json")
+    tools_elsewhere = plait("runs", "resume", entry["run"], "--set", f"on_uncertain_side_effect={policy}", "--json")
     if policy == "retry":
         assert tools_elsewhere.code == 0 and tools_elsewhere.json["answer"] == 5
     else:

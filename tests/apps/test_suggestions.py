@@ -44,9 +44,9 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
 }
 LINES = {
     # command lines
-    "rnu x": "run", "runs shwo": "show", "learn strategis": "strategies", "eval comapre a b": "compare",
-    "doctor verions": "versions", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
-    "run q --plannr single": "--planner", f"run q --thinking onn {SCRIPT}": "on", "names planer": "planner",
+    "rnu x": "run", "runs shwo": "show", "learn strategis": "strategies",
+    "doctor --verions": "--versions", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
+    "run q --plannr single": "--planner", f"run q --set thinking=onn {SCRIPT}": "on", "names planer": "planner",
     "runs list --status don": "done", "runs export --format txt": "text", "runs trace --format chrom": "chrome",
     "runs export --by critcal": "critical", "model get smolm2": "smollm2",
     f"batch rows.jsonl --out o.jsonl --order prefx {SCRIPT}": "prefix",
@@ -55,7 +55,7 @@ LINES = {
     f"run q --planner smaple {SCRIPT}": "sample", f"run q --policy consensu {SCRIPT}": "consensus",
     f"run q --planner sample --merge best-off {SCRIPT}": "best-of", f"run q --task countdwn {SCRIPT}": "countdown",
     "run q --worker scriptd": "scripted", "run q --model countdwon --worker engine": "countdown",
-    f"run q --planner threads --dialect threadweavr {SCRIPT}": "threadweaver",
+    f"run q --planner threads:dialect=threadweavr {SCRIPT}": "threadweaver",
     f"run q --planner tree:search=beem {SCRIPT}": "beam", f"run q --planner tree:scorer=judg {SCRIPT}": "judge",
     f"run q --planner sample:meger=best-of {SCRIPT}": "merge",
     f"plan q --planner sample:merge=majorit {SCRIPT}": "majority",
@@ -66,7 +66,7 @@ LINES = {
     f"eval code --environment cod:sandbox=process {SCRIPT}": "code",
     f"eval code --environment code:sandbx=process {SCRIPT}": "sandbox",
     # settings
-    f"run q --budget tokns=5 {SCRIPT}": "tokens", f"run q --config key.toml {SCRIPT}": "planner",
+    f"run q --set budget=tokns=5 {SCRIPT}": "tokens", f"run q --config key.toml {SCRIPT}": "planner",
     f"run q --config value.toml {SCRIPT}": "debug", f"serve --config table.toml {SCRIPT}": "port",
     f"serve --config tenant.toml {SCRIPT}": "keys",
     f"serve --config name.toml {SCRIPT}": "name", f"run q --config limit.toml {SCRIPT}": "tokens",

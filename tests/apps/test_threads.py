@@ -1,4 +1,4 @@
-"""`--dialect` of `plait run`, `plan` and `doctor`: threads without a model, and what speaks against a model."""
+"""Dialects of `threads` in `plait run`, `plan` and `doctor`, without a model; and warnings about a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ REPLIES = [
 ]
 
 
-@pytest.mark.parametrize("planner", [("--planner", "threads"), (), ("--planner", "threads:n=8")])
+@pytest.mark.parametrize("planner", ["threads:dialect=threadweaver", "threads:n=8,dialect=threadweaver"])
 def test_a_dialect_runs_end_to_end_without_a_model(plait, script, planner):
     done = plait(
-        "run", "What is 6*7?", *planner, "--dialect", "threadweaver", "--worker", "scripted", "--script",
+        "run", "What is 6*7?", "--planner", planner, "--worker", "scripted", "--script",
         script(*REPLIES), "--json",
     )  # fmt: skip
     assert done.code == 0
@@ -32,17 +32,19 @@ def test_a_planner_that_spawns_nothing_says_nothing_of_it(plait, script):
 
 
 def test_an_unknown_dialect_is_named_with_those_there_are(plait, script):
-    done = plait("run", "q", "--dialect", "klingon", "--script", script("4"))
+    done = plait("run", "q", "--planner", "threads:dialect=klingon", "--script", script("4"))
     assert done.code == 2 and "klingon" in done.err and "threadweaver" in done.err
 
 
-def test_a_dialect_and_a_plan_exclude_each_other(plait, tmp_path):
-    done = plait("run", "q", "--dialect", "npr", "--plan", tmp_path / "plan.json")
-    assert done.code == 2 and "exclude each other" in done.err
+def test_the_old_flag_is_an_option_of_the_planner(plait):
+    words = ("plan", "25 6 3 4 -> 39", "--json")
+    done = plait(*words, "--dialect", "apr")
+    assert "write `--planner threads:dialect=apr`" in done.err
+    assert done.json["plan"] == plait(*words, "--planner", "threads:dialect=apr").json["plan"]
 
 
 def test_the_plan_of_a_dialect(plait):
-    first = plait("plan", "25 6 3 4 -> 39", "--dialect", "apr", "--json").json["plan"]["steps"][0]
+    first = plait("plan", "25 6 3 4 -> 39", "--planner", "threads:dialect=apr", "--json").json["plan"]["steps"][0]
     assert first["op"]["prompt"][0]["text"].startswith("Moving to Node #0\nCurrent State: 39:[25, 6, 3, 4]")
 
 
@@ -54,7 +56,7 @@ def test_the_doctor_looks_at_the_models_tokenizer(plait):
     assert look() == []
     (own,) = look("--planner", "threads")
     assert own["grade"] == "ok"
-    (other,) = look("--dialect", "threadweaver")
+    (other,) = look("--planner", "threads:dialect=threadweaver")
     assert other["grade"] == "warn" and "same token" in other["found"] and other["remedy"]
-    (none,) = look("--dialect", "klingon")
+    (none,) = look("--planner", "threads:dialect=klingon")
     assert none["grade"] == "fail" and "there is no dialect" in none["found"]

@@ -56,7 +56,7 @@ FAULTS = {
     "a tool returns no JSON": (BY_PLAN.replace("broken.json", "odd.json"), ["JSON", "tool-error"]),
     "a model breaks": ("--script error.json", ["the GPU fell off", "engine-error"]),
     "every branch breaks": ("--script error.json --planner sample:n=3", ["3 steps (sample-1, sample-2, sample-3)"]),
-    "a budget is used up": ("--script long.json --planner refine:rounds=9 --budget tokens=3,strict=true", ["tokens"]),
+    "a budget is used up": ("--script long.json --planner refine --set budget=tokens=3,strict=true", ["tokens"]),
     "a tool is not there": ("--plan broken.json --script long.json", ["broken"]),
     "a planner raises": ("--script long.json --planner my_planners.py:Raises", ["no such shelf", "my_planners.py"]),
     "no reply of a script": ("--script none.json", ["no reply of the script"]),

@@ -201,7 +201,7 @@ def test_thoughts_without_an_answer(plait: Plait, serving: Callable[[FakeServer]
         writer.write(head + f"data: {json.dumps(last)}\n\ndata: [DONE]\n\n".encode())
 
     url = serving(FakeServer(completions=False, wild=thinks))
-    out = told(plait, plait("run", "What?", "--base-url", url, "--thinking", "on", "--max-tokens", 4))
+    out = told(plait, plait("run", "What?", "--base-url", url, "--set", "thinking=on", "--max-tokens", 4))
     assert "cut-in-thoughts" in out and "thinking_tokens" in out, out
 
 
@@ -304,7 +304,7 @@ def test_an_actor_that_is_killed(process: Any, plait: Plait, tmp_path: Path) -> 
     )
     plan = {"steps": [{"name": "a", "op": {"kind": "call", "tool": "fatal", "args": {"n": 1}}}], "output": "a"}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
-    running = process("run", "--plan", "plan.json", "--tools", "my_tools.py", "--tool-actors", 1)
+    running = process("run", "--plan", "plan.json", "--tools", "my_tools.py", "--set", "tool_actors=1")
     _, err = running.communicate(timeout=300)
     assert running.returncode == 1 and "more: plait why" in err, err
     out = plait("why", err.partition("more: plait why ")[2].split()[0]).out

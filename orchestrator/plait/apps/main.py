@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,26 +20,11 @@ from ..distributions import CONTENTS, explain_missing
 from .command_table import all_commands, all_families
 from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
+from .moved import current_flags, current_words, find_moved
 
 __all__ = ["build", "check_words", "main", "run"]
 
-RENAMED_COMMANDS = {"names": "plugins"}
-"""Old names of commands that work with a warning (`plait.core.renamed` has those of the library)."""
-RENAMED_FLAGS = {"--anyway": "--force", "--on-unknown": "--on-uncertain-side-effect"}
-"""Old names of flags that work with a warning."""
-MOVED = {
-    "ctl list": "runs top --once", "ctl events": "runs watch --json", "ctl set": "runs limit` or `plait runs set",
-    "ctl": "runs", "top": "runs top", "questions": "runs questions` and `plait runs answer", "view": "runs view",
-    "trace": "runs trace", "replay": "runs replay", "tune": "simulate tune", "calibrate": "simulate calibrate",
-    "runs why": "why", "version": "doctor versions",
-    "compare": "eval compare", "route fit": "learn route", "route": "learn route", "rollouts": "learn rollouts",
-    "engine up": "model up", "engine down": "model down", "engine list": "model list",
-}  # fmt: skip
-"""Names that commands have no longer: such a command is refused, and the new name said."""
-RARE = (
-    "allow", "budget", "cache", "config", "dialect", "engines", "gpus", "journal", "mcp", "seed", "telemetry",
-    "tensor_parallel", "thinking", "tool_actors", "top_p",
-)  # fmt: skip
+RARE = ("adapters", "allow", "config", "journal", "mcp", "seed")
 """Options that `--help` leaves out and `--help-all` has: settings that most people never change."""
 _ALL = "plait.help-all"
 _FREE = ("job submit", "job manifest")
@@ -77,6 +62,12 @@ class _Command(TyperCommand):
             params.append(_help_all())
         return params
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; old flags of settings are read as `--set`."""
+        if any(param.name == "settings" for param in self.params):
+            args = current_flags(args, {flag for param in self.params for flag in param.opts})
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, without the rare options unless all were asked for."""
         hidden: list[Any] = [param for param in self.params if _is_rare(param) and not ctx.meta.get(_ALL)]
@@ -90,7 +81,7 @@ class _Command(TyperCommand):
 
 
 def _is_rare(param: Any) -> bool:
-    """Whether an option is rarely needed; one of a command's own, such as `plait simulate --engines`, is not."""
+    """Whether an option is rarely needed; one of a command's own is not."""
     return param.name in RARE and getattr(param, "rich_help_panel", None) in ("Model and workers", "How it is solved")
 
 
@@ -117,17 +108,6 @@ def _help_all() -> Any:
     return typer.main.get_command(app).params[0]
 
 
-def _renamed(table: Mapping[str, str], word: str, before: str = "") -> str:
-    """Return the new name of a command or flag, with a line on standard error for an old one."""
-    if word not in table:
-        return word
-    from ..core.renamed import REMOVED_IN
-
-    now = table[word]
-    sys.stderr.write(f"warning: `{before}{word}` is deprecated and will be removed in {REMOVED_IN}: `{before}{now}`\n")
-    return now
-
-
 class LazyGroup(TyperGroup):
     """A group that imports the module of a command when the command is called."""
 
@@ -137,11 +117,9 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the words name, and the words after it."""
         if ctx.parent is None and args:
-            args = [
-                _renamed(RENAMED_COMMANDS, args[0], "plait "),
-                *(_renamed(RENAMED_FLAGS, word) for word in args[1:]),
-            ]
-            self._refuse_moved(ctx, args)
+            args = current_words(args)
+            if message := find_moved(args):
+                ctx.fail(message)
             self._refuse_missing(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if (
@@ -152,15 +130,6 @@ class LazyGroup(TyperGroup):
             ctx.meta[SECOND_WORD] = (rest[0] if rest else "", list(command.commands))
             command = command.default
         return name, command.loaded() if isinstance(command, _LazyCommand) else command, rest
-
-    def _refuse_moved(self, ctx: Any, args: list[str]) -> None:
-        old = next((words for words in (" ".join(args[:2]), args[0]) if words in MOVED), None)
-        if old is None:
-            return
-        now = MOVED[old]
-        if now == "runs" and len(args) > 1:
-            now = f"runs {args[1]}"
-        ctx.fail(f"`plait {old}` has another name now: `plait {now}`")
 
     def _refuse_missing(self, ctx: Any, args: list[str]) -> None:
         """Fail for a command, or the first word of commands, of a distribution that is not installed."""

@@ -136,6 +136,16 @@ def text(plan: Plan) -> str:
     return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
 
 
+def summary(plan: Plan) -> str:
+    """Return the number of waves, the width and the critical path of a plan, in one line."""
+    chain, layers = critical_path(plan), waves(plan)
+    wide = max(map(len, layers), default=0)
+    return (
+        f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
+        f"(at most {chain.length:g} tokens)"
+    )
+
+
 # -- words -------------------------------------------------------------------------------------------------------------
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.table import Table
 
 from plait.apps.commands.plan import briefed, planned
+from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
@@ -27,17 +29,42 @@ from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulat
 
 __all__ = ["simulate"]
 
-_CLUSTER = "The cluster"
-_WORKLOAD = "Many runs"
 _DEFAULT = ("fifo", "critical-path")
+
+
+class SimulatedCluster(BaseModel):
+    """The engines of a simulation: the fields of `--cluster`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    engines: int = Field(1, ge=1)
+    slots: int = Field(64, ge=1, description="Requests that an engine decodes together.")
+    profile: Path | None = Field(None, description="Profile that `plait simulate calibrate` wrote.")
+    decode_rate: float | None = Field(None, gt=0, description="Tokens per second of each request, at any batch size.")
+    call_seconds: float = Field(0.05, ge=0, description="Seconds of a tool call.")
+    vary: float | None = Field(None, ge=0.01, le=1, description="Mean share of a step's token limit that is generated.")
+    cache: int = Field(0, ge=0, description="Tokens in each engine's prefix cache.")
+    block: int = Field(16, ge=1, description="Tokens in a block of it.")
+    slow: float | None = Field(None, gt=0, le=1, description="Share of its speed that the last engine has.")
+    die: float | None = Field(None, ge=0, description="Seconds after which the first engine dies.")
+
+
+class SimulatedLoad(BaseModel):
+    """The runs of a simulation: the fields of `--load`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    runs: int | None = Field(None, ge=1, description="Number of runs that share the engines.")
+    rate: float | None = Field(None, gt=0, description="Runs per second; all arrive at once by default.")
+    burstiness: float = Field(1.0, gt=0, description="1 for a Poisson process, below 1 for bursts, above for even.")
+    arrivals: Path | None = Field(None, description="File with arrival times in seconds.")
+    within: float | None = Field(None, gt=0, description="Seconds for the count of runs that end in time.")
 
 
 @common_options
 def simulate(
-    text: Annotated[str, typer.Argument(help="What is asked.")] = "",
+    text: Annotated[str, typer.Argument(help="Text of the request.")] = "",
     task: Task = "plain",
     planner: Planner = None,
-    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Simulate this plan (planner `fixed`).")] = None,
+    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan to simulate (planner `fixed`).")] = None,
     merge: Merge = None,
     n: Count = None,
     tokens: Tokens = None,
@@ -45,91 +72,31 @@ def simulate(
         list[str] | None,
         typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
     ] = None,
-    runs: Annotated[
-        int | None, typer.Option(min=1, help="Number of runs that share the engines.", rich_help_panel=_WORKLOAD)
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0.000001, metavar="R", help="Runs that arrive a second; left out, all arrive at once.",
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = None,
-    burstiness: Annotated[
-        float,
-        typer.Option(
-            min=0.001, metavar="K", rich_help_panel=_WORKLOAD,
-            help="1: a Poisson process; less comes in bursts, more is more even (gamma intervals of this shape).",
-        ),
-    ] = 1.0,
-    arrivals: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=_WORKLOAD,
-            help="Runs arrive as here: a number of seconds a line, JSON lines with `at` (or `timestamp`, in ms), or "
-            "CSV with a column `at` or `TIMESTAMP`.",
-        ),
-    ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="SECONDS", help="Time for the count of ended runs.", rich_help_panel=_WORKLOAD),
-    ] = None,
-    engines: Annotated[int, typer.Option("--engines", "--hosts", min=1, help="Engines.", rich_help_panel=_CLUSTER)] = 1,
-    slots: Annotated[
-        int, typer.Option(min=1, help="Requests an engine decodes together.", rich_help_panel=_CLUSTER)
-    ] = 64,
-    profile: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of `plait simulate calibrate`.", rich_help_panel=_CLUSTER)
-    ] = None,
-    decode_rate: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Tokens a second of each, whatever the batch.", rich_help_panel=_CLUSTER),
-    ] = None,
-    call_seconds: Annotated[float, typer.Option(min=0.0, help="What a tool takes.", rich_help_panel=_CLUSTER)] = 0.05,
-    vary: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, max=1.0, metavar="SHARE", rich_help_panel=_CLUSTER,
-            help="Draw lengths around this share of what a step may generate; left out, all of it.",
-        ),
-    ] = None,
-    cache: Annotated[
-        int, typer.Option(min=0, help="Tokens in each engine's prefix cache; 0: none.", rich_help_panel=_CLUSTER)
-    ] = 0,
-    block: Annotated[int, typer.Option(min=1, help="Tokens in a block of it.", rich_help_panel=_CLUSTER)] = 16,
-    slow: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, max=1.0, metavar="SHARE", help="The last engine has this share of its speed.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    die: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, metavar="SECONDS", help="When the first engine dies; others continue its steps from their tokens.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Simulated engines: {list_names(SimulatedCluster)}.")
+    ] = "",
+    load: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Workload of many runs: {list_names(SimulatedLoad)}.")
+    ] = "",
     as_json: Json = False,
     *,
     common: Common,
-) -> None:  # fmt: skip
+) -> None:
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
-    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --runs 1000 --rate 20 --engines 16`."""
+    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`."""
     config = common.load()
+    engines, shape = read_fields("--cluster", cluster, SimulatedCluster), read_fields("--load", load, SimulatedLoad)
     given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
     brief = briefed(config, planned(given, plan))
-    times = _times(runs, rate, burstiness, arrivals, brief.request.seed)
-    if die is not None and engines == 1:
-        raise UsageError("the only engine would die and nothing would be left: give `--engines 2` or more with `--die`")
-    _refuse_doubles(variants := list(policies or _DEFAULT))
-    known = _profile(profile, config.model) if decode_rate is None else None
-    rates: dict[str, Any] = {} if decode_rate is None else {"decode_rate": decode_rate}
-    # events of tokens are only needed to continue after a loss; with many runs they would cost the most time
-    rates |= {"cache_tokens": cache, "block": block, "tells_ids": times is None or die is not None}
-    options = _cluster(known, engines, slots, call_seconds, vary, rates)
-    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], slow, die)}
+    times = _times(shape, brief.request.seed)
+    if engines.die is not None and engines.engines == 1:
+        raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
+    variants = list(policies or _DEFAULT)
+    if len(set(variants)) != len(variants):
+        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
+    known = _profile(engines.profile, config.model) if engines.decode_rate is None else None
+    options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
+    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines)}
     options |= {"tools": brief.tools, "seed": brief.request.seed}
     with opened(as_json) as output:
         summaries: dict[str, dict[str, Any]] = {}
@@ -138,38 +105,36 @@ def simulate(
             if times is None:
                 summaries[variant] = _summary(simulated(request, **options))
             else:
-                summaries[variant] = _many(request, times, within, max_waiting=config.max_waiting, **options)
+                limits = {"within": shape.within or math.inf, "max_waiting": config.max_waiting}
+                workload = simulate_workload(request, times, **limits, **options)
+                summaries[variant] = _of_workload(workload, shape.within)
         if as_json:
-            head = {"engines": engines, "slots": slots, "calibrated": known and f"{known.model} on {known.machine}"}
+            head = {
+                "engines": engines.engines,
+                "slots": engines.slots,
+                "calibrated": known and f"{known.model} on {known.machine}",
+            }
             output.result({**head, "policies": summaries})
         else:
-            output.people.print(_trust(known, slots), markup=False)
-            (_show if times is None else _show_workload)(summaries, engines, slots, output)
+            output.people.print(_trust(known, engines.slots), markup=False)
+            (_show if times is None else _show_workload)(summaries, engines.engines, engines.slots, output)
     failed = next((summary["error"] for summary in summaries.values() if summary["error"] is not None), None)
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
 
 
-def _refuse_doubles(variants: list[str]) -> None:
-    if len(set(variants)) != len(variants):
-        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
-
-
-def _many(request: Request, times: list[float], within: float | None, **options: Any) -> dict[str, Any]:
-    return _of_workload(simulate_workload(request, times, within=within or math.inf, **options), within)
-
-
-def _cluster(
-    known: EngineProfile | None, engines: int, slots: int, call: float, vary: float | None, rates: dict[str, Any]
-) -> dict[str, Any]:
-    """Return engines, times and lengths, those of a profile if there is one."""
+def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bool) -> dict[str, Any]:
+    """Return engines, times and lengths, those of a profile if there is one. `tells_ids`: whether engines report token
+    ids, which are only needed to continue after a loss; with many runs they would cost the most time."""
     made = Host if known is None else known.host
     lengths = whole if known is None or not known.lengths else known.outcome()
+    rates: dict[str, Any] = {} if given.decode_rate is None else {"decode_rate": given.decode_rate}
+    rates |= {"cache_tokens": given.cache, "block": given.block, "tells_ids": tells_ids}
     return {
-        "hosts": [made(f"host-{i}", slots=slots, **rates) for i in range(1, engines + 1)],
-        "latency": (LatencyModel if known is None else known.latency)(call=call),
-        "outcome": lengths if vary is None else varied(vary),
+        "hosts": [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)],
+        "latency": (LatencyModel if known is None else known.latency)(call=given.call_seconds),
+        "outcome": lengths if given.vary is None else varied(given.vary),
     }
 
 
@@ -191,27 +156,29 @@ def _trust(profile: EngineProfile | None, slots: int) -> str:
     return note + wide
 
 
-def _times(
-    runs: int | None, rate: float | None, burstiness: float, trace: Path | None, seed: int
-) -> list[float] | None:
+def _times(load: SimulatedLoad, seed: int) -> list[float] | None:
     """Return when runs arrive; `None` if only one is simulated."""
-    if trace is not None:
-        if rate is not None or burstiness != 1.0:
-            raise UsageError("the file of `--arrivals` has the arrival times: leave `--rate` and `--burstiness` out")
-        return read_arrivals(trace, runs)
-    if runs is None:
-        if rate is not None:
+    if load.arrivals is not None:
+        if load.rate is not None or load.burstiness != 1.0:
+            raise UsageError("the file of arrivals has the arrival times: leave rate and burstiness out of --load")
+        return read_arrivals(load.arrivals, load.runs)
+    if load.runs is None:
+        if load.rate is not None:
             raise UsageError(
-                "`--rate` is the number of runs per second, so give `--runs` too; "
-                "tokens a second of an engine are `--decode-rate`"
+                "rate is the number of runs per second, so give runs too, such as --load runs=100,rate=2; "
+                "tokens per second of an engine are --cluster decode_rate=N"
             )
         return None
-    return at_rate(runs, rate, burstiness=burstiness, seed=seed)
+    return at_rate(load.runs, load.rate, burstiness=load.burstiness, seed=seed)
 
 
-def _strikes(cluster: Sequence[Host], slow: float | None, die: float | None) -> list[WorkerFault | Throttle]:
-    strikes: list[WorkerFault | Throttle] = [] if slow is None else [Throttle(0.0, cluster[-1].name, slow)]
-    return strikes if die is None else [*strikes, WorkerFault(die, cluster[0].name)]
+def _strikes(cluster: Sequence[Host], given: SimulatedCluster) -> list[WorkerFault | Throttle]:
+    strikes: list[WorkerFault | Throttle] = []
+    if given.slow is not None:
+        strikes.append(Throttle(0.0, cluster[-1].name, given.slow))
+    if given.die is not None:
+        strikes.append(WorkerFault(given.die, cluster[0].name))
+    return strikes
 
 
 def _together(variant: str) -> tuple[Any, ...]:
@@ -269,49 +236,49 @@ def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]
     }
 
 
-def _show(summaries: dict[str, dict[str, Any]], hosts: int, slots: int, output: Output) -> None:
+def _show(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
-    output.people.print(f"{counted(some['steps'], 'step')} on {hosts} × {slots} slots, in virtual time")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("policy")
-    cached = any(summary["prompt_unique"] for summary in summaries.values())
-    columns = ("seconds", "mean wait", "longest wait", "busy", "tokens", "cancelled")
-    for name in (*columns, "prompts read ÷ unique") if cached else columns:
-        table.add_column(name, justify="right")
-    for name, summary in summaries.items():
-        table.add_row(
-            name,
-            f"{summary['makespan_seconds']:.3f}",
-            f"{summary['wait_mean_seconds']:.3f}",
-            f"{summary['wait_max_seconds']:.3f}",
-            f"{summary['busy_mean'] * 100:.0f} %",
-            str(summary["total_tokens"]),
-            str(summary["cancelled_tokens"]),
-            *([f"{summary['prompt_computed'] / max(1, summary['prompt_unique']):.2f}"] if cached else []),
-        )
-    output.people.print(table)
+    output.people.print(f"{counted(some['steps'], 'step')} on {engines} × {slots} slots, in virtual time")
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "seconds": lambda row: f"{row['makespan_seconds']:.3f}",
+        "mean wait": lambda row: f"{row['wait_mean_seconds']:.3f}",
+        "longest wait": lambda row: f"{row['wait_max_seconds']:.3f}",
+        "busy": lambda row: f"{row['busy_mean'] * 100:.0f} %",
+        "tokens": lambda row: str(row["total_tokens"]),
+        "cancelled": lambda row: str(row["cancelled_tokens"]),
+    }
+    if any(summary["prompt_unique"] for summary in summaries.values()):
+        columns["prompts read ÷ unique"] = lambda row: f"{row['prompt_computed'] / max(1, row['prompt_unique']):.2f}"
+    _print_table(summaries, columns, output)
 
 
 def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
     output.people.print(f"{counted(some['runs'], 'run')} on {engines} × {slots} slots, in virtual time")
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "seconds": lambda row: f"{row['makespan_seconds']:.3f}",
+        "p50": lambda row: f"{row['latency_p50_seconds']:.3f}",
+        "p90": lambda row: f"{row['latency_p90_seconds']:.3f}",
+        "p99": lambda row: f"{row['latency_p99_seconds']:.3f}",
+        "runs/s": lambda row: f"{row['runs_per_second']:.2f}",
+        "busy": lambda row: f"{row['utilisation'] * 100:.0f} %",
+        "cancelled": lambda row: str(row["cancelled_tokens"]),
+    }
+    if "in_time" in some:
+        columns["in time"] = lambda row: str(row["in_time"])
+    if any(summary["runs"] != summary["done"] for summary in summaries.values()):
+        columns["not done"] = lambda row: str(row["runs"] - row["done"])
+    _print_table(summaries, columns, output)
+    output.people.print("p50, p90, p99: seconds from arrival to end; busy: share of all slots; cancelled: tokens")
+
+
+def _print_table(
+    summaries: dict[str, dict[str, Any]], columns: dict[str, Callable[[dict[str, Any]], str]], output: Output
+) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("policy")
-    ill = any(summary["runs"] != summary["done"] for summary in summaries.values())
-    columns = ("seconds", "p50", "p90", "p99", "runs/s", "busy", "cancelled")
-    timed = "in_time" in some
-    for name in (*columns, *(["in time"] if timed else []), *(["not done"] if ill else [])):
+    for name in columns:
         table.add_column(name, justify="right")
     for name, summary in summaries.items():
-        table.add_row(
-            name,
-            f"{summary['makespan_seconds']:.3f}",
-            *(f"{summary[f'latency_{share}_seconds']:.3f}" for share in ("p50", "p90", "p99")),
-            f"{summary['runs_per_second']:.2f}",
-            f"{summary['utilisation'] * 100:.0f} %",
-            str(summary["cancelled_tokens"]),
-            *([str(summary["in_time"])] if timed else []),
-            *([str(summary["runs"] - summary["done"])] if ill else []),
-        )
+        table.add_row(name, *(cell(summary) for cell in columns.values()))
     output.people.print(table)
-    output.people.print("p50, p90, p99: seconds from arrival to end; busy: share of all slots; cancelled: tokens")

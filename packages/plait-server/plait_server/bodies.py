@@ -22,8 +22,8 @@ from plait.core.values import Frozen
 
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
-from .fields import row_of, shown, tells
-from .forms import FormFields
+from .fields import find_row, fit_in_header, is_set
+from .structured_output import StructuredOutputFields
 
 __all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_path", "resolve"]
 
@@ -73,7 +73,7 @@ class PlaitField(Frozen):
     """Whether the branches are streamed: as reasoning, with the ids of their steps."""
 
 
-class Body(FormFields):
+class Body(StructuredOutputFields):
     """What all bodies say. What of them is no field here is passed on, ignored or refused (`fields.py`)."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
@@ -123,26 +123,26 @@ class Body(FormFields):
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
         OpenAI does not have."""
         for name, _ in self._told():
-            row = row_of(name, self.endpoint)
+            row = find_row(name, self.endpoint)
             if row is None:
                 if strict:
                     raise invalid(f"unknown parameter: {name[:80]!r}", name[:80], "unknown_parameter")
-            elif row.fate == "refused" or (strict and row.fate == "ignored" and name in (self.model_extra or {})):
+            elif row.support == "refused" or (strict and row.support == "ignored" and name in (self.model_extra or {})):
                 raise unsupported(name, f"`{name}` is not taken here: {row.note}")
 
     @property
     def passed(self) -> dict[str, Any]:
         """Fields for the upstream, as they are."""
-        told = ((name, value, row_of(name, self.endpoint)) for name, value in self._told())
-        return {name: value for name, value, row in told if row is not None and row.fate == "passed on"}
+        told = ((name, value, find_row(name, self.endpoint)) for name, value in self._told())
+        return {name: value for name, value, row in told if row is not None and row.support == "passed on"}
 
     @property
     def unread(self) -> tuple[str, ...]:
         """Names of fields that ask for something and change nothing."""
-        rows = ((name, row_of(name, self.endpoint)) for name, _ in self._told())
-        unread = [name for name, row in rows if row is None or row.fate == "ignored"]
+        rows = ((name, find_row(name, self.endpoint)) for name, _ in self._told())
+        unread = [name for name, row in rows if row is None or row.support == "ignored"]
         tools = self.client_tools
-        return shown([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
+        return fit_in_header([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
 
     @property
     def client_tools(self) -> ClientTools:
@@ -163,7 +163,7 @@ class Body(FormFields):
     def _told(self) -> list[tuple[str, Any]]:
         extra, given = self.model_extra or {}, self.model_fields_set
         declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in given)
-        return [(name, value) for name, value in (*declared, *extra.items()) if tells(name, value)]
+        return [(name, value) for name, value in (*declared, *extra.items()) if is_set(name, value)]
 
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, and the text that the answer continues. Raises `ApiError`."""
@@ -201,7 +201,7 @@ class Body(FormFields):
             self.read_schema(),
         )
         choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
-        formed = not self.model_fields_set.isdisjoint(FormFields.model_fields)
+        formed = not self.model_fields_set.isdisjoint(StructuredOutputFields.model_fields)
         sampling = self.read_sampling()
         return Request.of(
             {

@@ -19,9 +19,7 @@ from plait.apps.common.options import (
     Policies,
     Seconds,
     Temperature,
-    Think,
     Tokens,
-    TopP,
     common_options,
 )
 from plait.core.errors import ConfigError
@@ -55,8 +53,6 @@ def serve(
     seconds: Seconds = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
-    top_p: TopP = None,
-    thinking: Think = None,
     new_key: Annotated[bool, typer.Option("--new-key", help="Print a fresh API key and its hash, and end.")] = False,
     *,
     common: Common,
@@ -81,8 +77,6 @@ def serve(
         seconds=seconds,
         max_tokens=max_tokens,
         temperature=temperature,
-        top_p=top_p,
-        thinking=thinking,
     )
     if isinstance(config.journal, Database) and config.pool is None:
         config = config.model_copy(update={"pool": "serve"})

@@ -1,9 +1,9 @@
-"""The ledger of fields: what becomes of each field that OpenAI's, vLLM's and SGLang's protocols have.
+"""The ledger of fields: how the server treats each field of OpenAI's, vLLM's and SGLang's protocols.
 
 A field is *honoured* (a body reads it), *passed on* to the upstream as it is, *ignored* and named in the header
-`x-plait-ignored`, or *refused*. `docs/reference/fields.md` is made of this, and a test holds it to the packages, so
-that a field of a new release is not left out. What has no row is ignored and named; `strict = true` in `[serve]`
-refuses it, and what is ignored though OpenAI does not have it.
+`x-plait-ignored`, or *refused*. `docs/reference/fields.md` is generated from this table, and a test compares it with
+the installed packages, so that no field of a new release is missing. A field without a row is ignored and named;
+`strict = true` in `[serve]` refuses such fields, and ignored fields that OpenAI does not have.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pydantic import JsonValue
 from plait.core.request import Request
 from plait.core.rights import Rights
 
-__all__ = ["LEDGER", "Fate", "Row", "held", "row_of", "shown", "tells"]
+__all__ = ["LEDGER", "Row", "Support", "apply_rights", "find_row", "fit_in_header", "is_set"]
 
-Fate = Literal["honoured", "passed on", "ignored", "refused"]
+Support = Literal["honoured", "passed on", "ignored", "refused"]
 
 
 class Row(NamedTuple):
-    """What becomes of a field, and why, or what it is here."""
+    """How a field is treated, and why, or what it does here."""
 
-    fate: Fate
+    support: Support
     note: str = ""
 
 
-_TABLE: Mapping[Fate, Mapping[str, str]] = {
+_TABLE: Mapping[Support, Mapping[str, str]] = {
     "honoured": {
         "plait": "plait's own: planner, policies, budget, a plan, the branches",
         "model": "also names planner and policies (`plait/sample:n=4@qwen3`), or an alias",
@@ -42,7 +42,7 @@ _TABLE: Mapping[Fate, Mapping[str, str]] = {
         "max_completion_tokens max_output_tokens": "the same as `max_tokens`",
         "logprobs": "where the answer is the text of one model call",
         "top_logprobs": "with `logprobs`",
-        "response_format": "the answer is held to it, read by it, and repaired once",
+        "response_format": "enforced, parsed, and repaired once",
         "text": "`text.format`, as `response_format`",
         "structured_outputs": "`json` as `response_format`; `regex`, `choice`, `grammar` for the calls that answer",
         "guided_json json_schema": "the same as `structured_outputs.json`",
@@ -54,12 +54,12 @@ _TABLE: Mapping[Fate, Mapping[str, str]] = {
         "reasoning": "`reasoning.effort`",
         "thinking_token_budget": "`thinking_tokens` of the calls that answer",
         "chat_template_kwargs": "values for the template, not settings of its renderer",
-        "continue_final_message": "the last message of the assistant's is how the answer begins",
+        "continue_final_message": "the answer continues the last assistant message",
         "add_generation_prompt": "with `continue_final_message`",
         "metadata session_id": "kept with the run",
-        "cache_salt": "with tenants the server sets it: ignored then",
+        "cache_salt": "ignored with tenants: the server then sets it",
         "priority": "of all steps of the run; with tenants ignored",
-        "chat.store": "the completion is kept, to be read and listed",
+        "chat.store": "stores the completion, so that it can be read and listed",
         "include": "`message.output_text.logprobs`",
         "completions.echo": "not together with `logprobs`",
         "completions.best_of": "the same as `n`: plait/sample:n=… chooses",
@@ -68,7 +68,7 @@ _TABLE: Mapping[Fate, Mapping[str, str]] = {
         "output_config": "`format` as `response_format`, `effort` as `reasoning_effort`",
         "agui.thread_id": "kept with the run, as its session",
         "agui.run_id": "in the events; the run has an id of its own",
-        "agui.resume": "answers what the tools of a run have asked",
+        "agui.resume": "answers the open questions of a run's tools",
     },
     "passed on": {
         "min_tokens ignore_eos bad_words stop_token_ids stop_regex allowed_token_ids "
@@ -80,34 +80,34 @@ _TABLE: Mapping[Fate, Mapping[str, str]] = {
         "min_dynamic_patch use_audio_in_video lora_path task thinking verbosity agent_hints": "",
         "extra_key": "of cached prefixes, with SGLang",
         "ngram_corpus_id": "of speculated tokens, with SGLang",
-        "vllm_xargs": "together with what plait tells the stack",
-        "nvext": "together with what plait tells the stack (NVIDIA Dynamo)",
+        "vllm_xargs": "merged with the hints that plait sends",
+        "nvext": "merged with the hints that plait sends (NVIDIA Dynamo)",
     },
     "ignored": {
-        "user safety_identifier": "who asks is known by the key",
-        "service_tier speed": "all have the same",
-        "moderation": "nothing is moderated",
-        "prediction": "it changes the speed alone",
+        "user safety_identifier": "the API key identifies the caller",
+        "service_tier speed": "the server has one service level",
+        "moderation": "the server does not moderate",
+        "prediction": "it only changes the speed",
         "prompt_cache_key prompt_cache_options cache_control": "steps go where their prefix is cached",
         "prompt_cache_retention": "the engine decides",
         "store": "only chat completions and responses are kept",
-        "inference_geo": "the server is where it is",
+        "inference_geo": "the server has no regions",
         "diagnostics user_profile_id workspace_id": "Anthropic's own",
         "max_tool_calls": "the server calls no tools for a client",
-        "truncation context_management": "nothing is left out of a conversation",
+        "truncation context_management": "the server never shortens a conversation",
         "access_programs": "OpenAI's own",
-        "background_options": "a response in the background is kept as any",
-        "agui.state": "a run has no state of the frontend's",
+        "background_options": "background responses are stored like all others",
+        "agui.state": "a run has no frontend state",
         "agui.protocol_version": "events are those of version 1.0",
-        "agui.parent_run_id": "a run has no parent",
-        "separate_reasoning": "reasoning stands apart always",
+        "agui.parent_run_id": "runs have no parents",
+        "separate_reasoning": "reasoning is always a field of its own",
         "stream_reasoning": "reasoning is streamed as it comes",
         "stream_interval": "text is streamed as it comes",
-        "skip_special_tokens": "workers read what they need, and the answer has none",
+        "skip_special_tokens": "answers never contain special tokens",
         "length_penalty": "of beam search",
         "request_id rid": "the run's id is the answer's",
         "session_params kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room":
-            "about one request to an engine, and a run makes several",
+            "concerns one engine request, and a run makes several",
         "data_parallel_rank routed_dp_rank disagg_prefill_dp_rank": "plait places the steps",
         "custom_labels": "of SGLang's metrics",
         "prompt_logprobs logprob_token_ids sampling_logprobs_mode return_token_ids return_tokens_as_token_ids "
@@ -116,7 +116,7 @@ _TABLE: Mapping[Fate, Mapping[str, str]] = {
         "return_weight_versions return_cached_tokens_details return_spec_tokens_details "
         "return_input_ids_in_sglext return_output_ids_in_sglext return_flat_raw_output_top_logprobs "
         "return_flat_raw_top_logprobs_b64 routed_experts_prompt_start routed_experts_start_len "
-        "enable_response_messages": "the answer has no place for it",
+        "enable_response_messages": "the response format has no field for it",
     },
     "refused": {
         "modalities audio": "only text is answered: leave `modalities` and `audio` out",
@@ -135,11 +135,14 @@ _TABLE: Mapping[Fate, Mapping[str, str]] = {
         "previous_input_messages": "give `previous_response_id`, or the messages as `input`",
     },
 }  # fmt: skip
-"""By names of fields, with spaces between them: what they are here, or why they are not read."""
+"""Field names, separated by spaces, and what they do here or why they have no effect."""
 LEDGER: Mapping[str, Row] = {
-    name: Row(fate, note) for fate, notes in _TABLE.items() for names, note in notes.items() for name in names.split()
+    name: Row(support, note)
+    for support, notes in _TABLE.items()
+    for names, note in notes.items()
+    for name in names.split()
 }
-"""By name; one that means another thing at one endpoint by `ENDPOINT.name` too."""
+"""By name, or by `ENDPOINT.name` where a field has another meaning at one endpoint."""
 _NEUTRAL: Mapping[str, JsonValue] = {
     "best_of": 1,
     "modalities": ["text"],
@@ -150,43 +153,43 @@ _NEUTRAL: Mapping[str, JsonValue] = {
     "stream_reasoning": True,
     "skip_special_tokens": True,
 }
-"""Values that ask for what happens anyway."""
+"""Values that have no effect, because they are the defaults."""
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
-_SHOWN = 20
+MAX_NAMES = 20
 
 
-def row_of(name: str, endpoint: str = "") -> Row | None:
-    """Return the row of a field: whether it is honoured, ignored or refused. Its fate is `None` for an unknown field.
+def find_row(name: str, endpoint: str = "") -> Row | None:
+    """Return the row of a field; `None` for an unknown field.
 
-    >>> row_of("store", "responses").fate, row_of("store").fate, row_of("nonsense")
+    >>> find_row("store", "responses").support, find_row("store").support, find_row("nonsense")
     ('honoured', 'ignored', None)
     """
     return LEDGER.get(f"{endpoint}.{name}") or LEDGER.get(name)
 
 
-def tells(name: str, value: object) -> bool:
+def is_set(name: str, value: object) -> bool:
     """Return whether a field has an effect: it is not empty and not the default."""
     return value not in (None, False, [], {}, "", 0) and value != _NEUTRAL.get(name)
 
 
-def shown(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names as a header may hold them: those that are no names, and too many, are counted."""
+def fit_in_header(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names that a header can hold; the last entry counts those that are invalid or too many."""
     known = [*dict.fromkeys(name for name in names)]
-    kept = [name for name in known if _NAME.fullmatch(name)][:_SHOWN]
+    kept = [name for name in known if _NAME.fullmatch(name)][:MAX_NAMES]
     return (*kept, *([f"{len(known) - len(kept)} more"] if len(kept) < len(known) else ()))
 
 
-def held(
+def apply_rights(
     request: Request, passed: Mapping[str, Any], rights: Rights, takes: Iterable[Collection[str] | None]
 ) -> tuple[Request, tuple[str, ...]]:
-    """Return a request as its sender's rights and the workers have it, and the names of the fields that go unheard.
+    """Return a request with the upstream fields that its sender may set, and the names of the fields without effect.
 
     Args:
         request: the request of the body.
         passed: fields of the body for the upstream.
-        rights: of who asks. The body's fields that they do not allow are left out, as their senders often do not know
-            them; what a plan or an option asks for beside is refused.
-        takes: which of such fields each worker takes; `None`: any.
+        rights: of the sender. Fields of the body that they do not allow are dropped, because clients often send them
+            without the user's knowledge; those of a plan or an option are refused elsewhere.
+        takes: the fields that each worker accepts; `None`: any.
     """
     allowed = [names for names in (rights.extra_body, *takes) if names is not None]
     sent = {name: value for name, value in passed.items() if all(name in names for names in allowed)}
@@ -194,13 +197,13 @@ def held(
     if sent:
         own = request.generation
         update["generation"] = own.model_copy(update={"extra_body": {**sent, **own.extra_body}})
-    unheard = [name for name in passed if name not in sent]
+    unused = [name for name in passed if name not in sent]
     if rights.apart:
-        unheard += _left_to_the_server(request, update)
-    return (request.model_copy(update=update) if update else request), tuple(unheard)
+        unused += _clear_server_fields(request, update)
+    return (request.model_copy(update=update) if update else request), tuple(unused)
 
 
-def _left_to_the_server(request: Request, update: dict[str, Any]) -> Iterator[str]:
+def _clear_server_fields(request: Request, update: dict[str, Any]) -> Iterator[str]:
     for name, field, nothing in (("cache_salt", "salt", ""), ("priority", "priority", 0)):
         if getattr(request, field) != nothing:
             update[field] = nothing

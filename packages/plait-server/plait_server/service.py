@@ -36,7 +36,7 @@ from plait.runtime.journal.store_membership import Counters
 
 from .bodies import Body, ServedStrategy, resolve
 from .errors import ApiError, invalid
-from .fields import held
+from .fields import apply_rights
 from .http import HostGuard, apart
 from .kept import Responses
 from .listing import EndedRuns
@@ -209,7 +209,7 @@ class Service:
         if len(self.live) >= self.settings.runs:
             raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
-        request, unheard = held(request, body.passed, user.rights(request.model), takes)
+        request, unheard = apply_rights(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
         if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside
             request = request.model_copy(update={"fairness_group": fairness_group})

@@ -249,7 +249,7 @@ def test_a_result_is_not_overwritten(plait: Plait, tmp_path: Path) -> None:
     for more in ((), ("--planner", "sample:n=2")):
         done = plait(*words, *more)
         assert done.code == 2
-        assert "out.jsonl is there already: give --fresh" in done.err
+        assert "out.jsonl exists already: give --fresh" in done.err
     assert (tmp_path / "out.jsonl").read_bytes() == before
     assert not (tmp_path / "out.jsonl.progress").exists()
     assert plait(*words, "--fresh").code == 0
@@ -294,10 +294,10 @@ def test_other_columns_are_carried_into_the_output_and_named(plait: Plait, tmp_p
     assert (first["status"], second["status"]) == ("done", "done")
     assert (first["label"], first["source"], first["input_answer"]) == ("4", {"page": 3}, 7)
     assert second["label"] == "5"
-    assert "carried into the output: label, source, answer" in done.err
+    assert "copied to the output: label, source, answer" in done.err
     wanted = plait("batch", rows, "--out", "wanted.jsonl", "--script", script, "--want", "label")
     assert (
-        "carried into the output: source, answer" in wanted.err and _read(tmp_path / "wanted.jsonl")[1]["label"] == "5"
+        "copied to the output: source, answer" in wanted.err and _read(tmp_path / "wanted.jsonl")[1]["label"] == "5"
     )
     assert plait("batch", rows, "--out", "out.parquet", "--script", script).code == 0
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -398,4 +398,4 @@ def test_the_first_different_errors_are_printed_and_a_useless_output_is_overwrit
     Path("in.jsonl").write_text('{"text": "q"}\n')
     assert plait("batch", "in.jsonl", "--out", "out.jsonl", "--script", script("yes")).code == 0
     again = plait("batch", "in.jsonl", "--out", "out.jsonl", "--script", script("yes"))
-    assert again.code == 2 and "is there already" in again.err
+    assert again.code == 2 and "exists already" in again.err

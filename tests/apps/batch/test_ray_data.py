@@ -1,4 +1,4 @@
-"""`plait batch --engine ray-data`: every row has one outcome, however often the command is killed."""
+"""`plait batch --actors`: every row has one outcome, however often the command is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_batch_that_was_killed_goes_on_and_a_bad_row_is_a_row(tmp_path: Path) 
     rows[500], rows[600] = "not json", '{"text": "this fails"}'
     (tmp_path / "in.jsonl").write_text("\n".join(rows))
     command = [sys.executable, "-m", "plait", "batch", "in.jsonl", "--out", "out.jsonl", "--script", "s.json",
-               "--engine", "ray-data", "--actors", "2", "--concurrency", "8", "--json"]  # fmt: skip
+               "--actors", "2", "--concurrency", "8", "--json"]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     first = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     log = tmp_path / "out.jsonl.progress"
@@ -55,7 +55,7 @@ def test_what_cannot_be_spread_is_refused(plait: Plait, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "s.json").write_text('{"replies": [{"text": "b"}]}')
     done = plait(
-        "batch", "in.jsonl", "--out", "o.jsonl", "--script", "s.json", "--engine", "ray-data", "--journal", "j"
+        "batch", "in.jsonl", "--out", "o.jsonl", "--script", "s.json", "--actors", "1", "--journal", "j"
     )
     assert done.code == 2 and "leave --journal out" in done.err
     with pytest.raises(ConfigError, match="journal"):

@@ -1,4 +1,4 @@
-"""`plait runs`, `plait runs top` and `plait run --detach`: runs seen and steered from another process."""
+"""`plait runs`, `plait runs list --live` and `plait run --detach`: runs seen and steered from another process."""
 
 # pyright: reportOptionalMemberAccess=false, reportArgumentType=false
 from __future__ import annotations
@@ -232,11 +232,21 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
 
 
 def test_the_commands_say_what_is_there_and_what_is_not(plait, tmp_path):
-    assert plait("runs", "top", "--once", "--json").json == {"processes": [], "runs": []}
-    assert plait("runs", "top", "--once").out.startswith("0 runs")
-    for words in (("cancel", "abcd"), ("watch",), ("pause",), ("prune", "abcd", "x"), ("limit", "abcd", "width", "2")):
+    assert plait("runs", "list", "--live", "--json").json == {"processes": [], "runs": []}
+    assert plait("runs", "list", "--live").out.startswith("0 runs")
+    for words in (
+        ("cancel", "abcd"),
+        ("show", "-f"),
+        ("pause",),
+        ("cancel", "abcd", "x"),
+        ("set", "width", "2", "abcd"),
+    ):
         done = plait("runs", *words)
-        assert done.code == 2 and "plait runs top" in done.err
+        assert done.code == 2 and "plait runs list --live" in done.err, words
+    done = plait("runs", "list", "--follow")
+    assert done.code == 2 and "--follow goes with --live" in done.err
+    done = plait("runs", "answer", "abcd")
+    assert done.code == 2 and "the answer is missing: `plait runs answer abcd ANSWER`" in done.err
     done = plait("runs", "resume")
     assert done.code == 2 and "no run is running: name one that `plait runs list` shows" in done.err
     done = plait("runs", "show", "--from", tmp_path)
@@ -270,13 +280,16 @@ async def test_every_verb_refuses_a_run_that_is_hardly_named(plait):
     ):
         handle = await running.submit("x")
         peer = Peer(path)
-        verbs = {"cancel": [], "pause": [], "prune": ["x"], "limit": ["width", "2"], "resume": []}
+        verbs = {"cancel": [], "pause": [], "resume": []}
         for given, why in (("", "empty"), (handle.run[:1], "at least 4"), (handle.run[:3], "at least 4")):
             with pytest.raises(UsageError, match=why):
                 await ask(peer, "pause", run=given)
             for verb, words in verbs.items():
                 done = await asyncio.to_thread(plait, "runs", verb, given, *words)
                 assert done.code == 2 and why in done.err, (verb, given, done.err)
+            for words in (["cancel", given, "x"], ["set", "width", "2", given]):
+                done = await asyncio.to_thread(plait, "runs", *words)
+                assert done.code == 2 and why in done.err, (words, done.err)
         shown = await asyncio.to_thread(plait, "runs", "show", handle.run[:1])  # to look is harmless
         assert shown.out.startswith(f"run {handle.run}: running")
         done = await asyncio.to_thread(plait, "runs", "cancel")  # none named: the only one
@@ -306,12 +319,12 @@ def test_a_detached_run_is_found_steered_and_ends(plait, script, tmp_path, root)
     try:
         assert launch["event"] == "launch" and Path(launch["socket"]).exists()
         run = launch["run"]
-        assert [row["run"] for row in plait("runs", "top", "--once", "--json").json["runs"]] == [run]
-        assert run[:8] in plait("runs", "top", "--once").out
+        assert [row["run"] for row in plait("runs", "list", "--live", "--json").json["runs"]] == [run]
+        assert run[:8] in plait("runs", "list", "--live").out
         assert plait("runs", "show", run[:6]).out.startswith(f"run {run}: running")
         assert plait("runs", "set", "log_level", "info", "--json").json["pids"] == [launch["pid"]]
-        assert plait("runs", "limit", run[:8], "width", "2").out == f"limit width 2: run {run}\n"
-        assert plait("runs", "top", "--once", "--json").json["runs"][0]["budget"]["width"] == 2
+        assert plait("runs", "set", "width", "2", run[:8]).out == f"limit width 2: run {run}\n"
+        assert plait("runs", "list", "--live", "--json").json["runs"][0]["budget"]["width"] == 2
         assert plait("runs", "cancel", run, "--json").json == {"run": run, "done": "cancel", "reason": ""}
         until = time.monotonic() + 300
         while (Path(launch["socket"]).exists() or not Path(launch["output"]).read_text()) and time.monotonic() < until:

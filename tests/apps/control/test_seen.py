@@ -1,4 +1,4 @@
-"""Every process that holds runs is seen from outside: `plait runs top` finds what each command has under way."""
+"""Every process that holds runs is seen from outside: `plait runs list --live` finds what each command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plait doctor`, `plait plugins`, `plait doctor versions`, `plait --help`."""
+"""`plait doctor`, `plait plugins`, `plait doctor --versions`, `plait --help`."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_names_of_one_kind(plait):
 def test_versions(plait):
     from plait import __version__
 
-    assert plait("doctor", "versions", "--json").json["plait"] == __version__
+    assert plait("doctor", "--versions", "--json").json["plait"] == __version__
     assert plait("--version").out == f"plait {__version__}\n"
 
 

@@ -87,9 +87,9 @@ def test_every_command_is_listed_and_explained(talk):
 def test_branches_show_tokens_hits_confidence_and_reasons(talk):
     replies = ({"text": "answer: 1", "times": 2}, {"text": "boom", "finish": "error"})
     done = talk("q w", "/branches", options=("--planner", "sample:n=3"), replies=replies)
-    rows = {line.split()[0]: line for line in done.out.splitlines() if line.startswith(("sample-", "vote"))}
-    assert re.search(r"done +2 .*2/2.* answer: 1$", rows["sample-2"])
-    assert "failed" in rows["sample-3"] and "the script answers with an error" in rows["sample-3"]
+    rows = {line.split()[2]: line for line in done.out.splitlines() if line.startswith(("├─ ", "└─ "))}
+    assert re.search(r"✓ sample-2 +2 tok .*2/2 cached  [\d.]+ s .* answer: 1$", rows["sample-2"])
+    assert "✗" in rows["sample-3"] and "EngineError: the script answers" in rows["sample-3"]
     assert "2 of 2 votes" in rows["vote"]
 
 
@@ -116,9 +116,8 @@ def test_why_tells_a_steps_story_its_verdict_and_its_failure(talk):
 
 def test_a_plan_is_shown_and_not_run(talk):
     done = talk("/plan what?", "/history", options=("--planner", "sample:n=4"))
-    assert done.out.startswith(
-        "vote  join by majority, best-effort\n└─ sample-1 … 4 like it  think, at most 512 tokens\n"
-    )
+    assert "0     sample-1 .. sample-4 (4)  think <= 512 tokens\n" in done.out
+    assert "1     vote *                    join majority, best-effort" in done.out
     assert "width 4" in done.out
     assert "nothing has been asked yet" in done.out
     assert talk("/plan --mermaid what?").out.startswith("flowchart")

@@ -21,9 +21,8 @@ from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import started
 from plait.apps.repl.state import Manner, ReplTurn, dump, load
-from plait.apps.repl.view import Screen, plan_tree
-from plait.core.ops import Join, ModelCall, Plugin, Text as Part
-from plait.core.plan import Plan, Step
+from plait.apps.repl.view import Screen
+from plait.core.ops import Plugin
 from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepEvent, TextDelta
 from plait.runtime.client.config import Config
@@ -214,34 +213,3 @@ def test_a_conversation_of_an_earlier_version_is_loaded(tmp_path):
     assert (again.steps, again.answer) == (read.steps, read.answer)
 
 
-# -- plans -----------------------------------------------------------------------------------------------------------
-
-
-def think(name, *needs):
-    return Step(name=name, op=ModelCall(prompt=(Part(text="p"),)), needs=needs)
-
-
-def test_a_plan_as_a_tree():
-    join = Step(name="vote", op=Join(merge=Plugin(name="majority"), on_failure="all"), needs=("a-1", "a-2", "b"))
-    plan = Plan(
-        steps=(think("root"), think("a-1", "root"), think("a-2", "root"), think("b", "root"), join), output="vote"
-    )
-    said = "think, at most 512 tokens"
-    assert plan_tree(plan).splitlines() == [
-        "vote  join by majority, all",
-        f"├─ a-1 … 2 like it  {said}",
-        f"│  └─ root  {said}",
-        f"└─ b  {said}",
-        f"   └─ root  {said}",
-    ]
-
-
-def test_a_deep_plan_and_a_wide_one():
-    chain = Plan(steps=(think("s0"), *(think(f"s{i}", f"s{i - 1}") for i in range(1, 3000))), output="s2999")
-    assert len(plan_tree(chain).splitlines()) == 3000
-    # Each of these steps needs both of the layer before: 2 to the 20th paths lead to the first.
-    steps = [think("a0"), think("b0")]
-    for depth in range(1, 20):
-        steps += [think(f"{side}{depth}", f"a{depth - 1}", f"b{depth - 1}") for side in "ab"]
-    plan = Plan(steps=(*steps, think("end", "a19", "b19")), output="end")
-    assert len(plan_tree(plan).splitlines()) < 100

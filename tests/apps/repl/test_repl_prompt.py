@@ -127,7 +127,7 @@ def test_commands_work_while_a_run_is_under_way(sit):
         keys.press("/pause" + ENTER)
         await keys.until("  paused")
         keys.press("/branches" + ENTER)
-        await keys.until("what, or why")
+        await keys.until("run ")
         keys.press("/model bundled" + ENTER)
         await keys.until("/model has to wait until the run is over")
         keys.press("/resume" + ENTER)

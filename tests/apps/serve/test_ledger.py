@@ -15,7 +15,7 @@ from plait.workers.scripted import Reply, Scripted
 from plait_server.app import BODIES
 from plait_server.bodies import Body
 from plait_server.chat import ChatBody
-from plait_server.fields import LEDGER, row_of, tells
+from plait_server.fields import LEDGER, find_row, is_set
 from plait_server.response_body import ResponseBody
 from plait_server.settings import Tenant
 from plait_server.tenants import hashed
@@ -65,26 +65,26 @@ def fields_of(cls: Any) -> set[str]:
 def test_each_field_of_the_packages_has_a_row(names: Any, endpoint: str) -> None:
     found = names(endpoint)
     assert len(found) > 15, "the package is laid out in another way"
-    assert not {name for name in found if row_of(name, endpoint) is None}
+    assert not {name for name in found if find_row(name, endpoint) is None}
 
 
 def test_each_field_of_what_is_not_installed_has_a_row() -> None:
-    assert not {name for name in (*SGLANG.read_text().split(), *OF_VLLM_033) if row_of(name) is None}
+    assert not {name for name in (*SGLANG.read_text().split(), *OF_VLLM_033) if find_row(name) is None}
 
 
 @pytest.mark.parametrize("body", [Body, *BODIES])
 def test_what_is_honoured_is_read_and_what_is_passed_on_is_not(body: type[Body]) -> None:
     for name in body.model_fields:
-        row = row_of(name, body.endpoint)
-        assert row is not None and row.fate != "passed on", f"{name} is a field of {body.__name__}"
+        row = find_row(name, body.endpoint)
+        assert row is not None and row.support != "passed on", f"{name} is a field of {body.__name__}"
     read = {name for kind in (Body, *BODIES) for name in kind.model_fields}
-    honoured = {name.rpartition(".")[2] for name, row in LEDGER.items() if row.fate == "honoured"}
+    honoured = {name.rpartition(".")[2] for name, row in LEDGER.items() if row.support == "honoured"}
     assert honoured <= read | {"prompt"}
 
 
 def test_values_that_say_what_happens_anyway_ask_for_nothing() -> None:
-    assert not tells("best_of", 1) and not tells("store", False) and not tells("logit_bias", {})
-    assert tells("best_of", 2) and tells("user", "ann") and tells("nonsense", 1)
+    assert not is_set("best_of", 1) and not is_set("store", False) and not is_set("logit_bias", {})
+    assert is_set("best_of", 2) and is_set("user", "ann") and is_set("nonsense", 1)
 
 
 ASK: dict[str, Any] = {"model": "fake-model", "messages": [{"role": "user", "content": "?"}]}
@@ -163,7 +163,7 @@ async def test_what_is_refused_says_why_at_every_endpoint(serve: Any) -> None:
         ):
             for name, row in LEDGER.items():
                 bare = name.rpartition(".")[2]
-                if row.fate == "refused" and row_of(bare, body.endpoint) is row:
+                if row.support == "refused" and find_row(bare, body.endpoint) is row:
                     answer = await post(served, {**base, bare: 2}, path)
                     assert answer.status_code == 400 and answer.json()["error"]["param"] == bare, (path, name)
 

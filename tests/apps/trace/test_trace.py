@@ -151,7 +151,7 @@ def test_options_that_do_not_go_together(plait, journal, tmp_path):
         "--ray goes with --format chrome" in plait("runs", "trace", journal, "--format", "json", "--ray", journal).err
     )
     assert "--send goes with --format otel" in plait("runs", "trace", journal, "--send").err
-    assert "is no file" in plait("runs", "trace", "abc", "--run", "x").err
+    assert "abc does not exist" in plait("runs", "trace", "x", "--from", "abc").err
 
 
 def test_spans_without_opentelemetry(plait, journal, monkeypatch):

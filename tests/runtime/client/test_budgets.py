@@ -163,11 +163,11 @@ def test_the_command_line_takes_any_limit(tmp_path: Path, capsys: pytest.Capture
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": [{"text": TEXT}]}))
     words = ["run", "2 + 2?", "--script", str(script), "--journal", "off", "--planner", "sample:n=4"]
-    main.run([*words, "--budget", "total_tokens=40,strict=true", "--json"])
+    main.run([*words, "--set", "budget=total_tokens=40,strict=true", "--json"])
     said = json.loads(capsys.readouterr().out)
     assert said["status"] == "partial" and "raise `total_tokens`" in said["error"]
     assert said["usage"]["prompt"] + said["usage"]["completion"] <= 40
-    assert main.run([*words, "--budget", "speed=4"]) != 0
+    assert main.run([*words, "--set", "budget=speed=4"]) != 0
     assert "`speed` is not known here" in capsys.readouterr().err
-    assert main.run([*words, "--budget", "cost=1"]) != 0
+    assert main.run([*words, "--set", "budget=cost=1"]) != 0
     assert "no worker has a price" in capsys.readouterr().err

@@ -1,107 +1,134 @@
-"""`plait batch IN.jsonl --out OUT`: thousands of requests over the workers, resumable, no row fatal."""
+"""`plait batch IN.jsonl --out OUT`: thousands of requests over the workers, resumable, no row fatal.
+
+`plait batch --grade SOURCE`, in short `plait eval SOURCE`, counts right answers and compares planners.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from ...core.errors import ConfigError, TaskError
+from ...core.errors import ConfigError, TaskError, UsageError
 from ...core.request import Request
 from ...runtime.client.config import Config
+from ...runtime.plugins.trust import trust
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
-from ..common.options import Common, Json, common_options
+from ..common.options import Common, Json, all_typed, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting, for_each
 from ..common.session import opened_session
+from .graded import Grading, grade as run_graded, is_file
 from .order import Order, in_order
 from .outcome import allowed, outcome
 from .rows import BatchRow, InputFields, Log, count_rows, has_answers, other_columns, read_rows, slips, write_output
 
-__all__ = ["batch"]
+__all__ = ["batch", "evaluate"]
+
+
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE",
+        callback=all_typed,
+        help="File of rows (JSON lines, CSV, Parquet); with grades also a task that draws problems (countdown, "
+        "bash-sql, humaneval, bfcl:CATEGORY, reasoning-gym:FAMILY, FILE.py:Class) or saved results to compare.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """What a batch runs, and how."""
+
+    config: Config
+    path: Path
+    rows: int
+    request: Request
+    named: InputFields
+    order: Order
+    concurrency: int
+    actors: int | None
+    """Maximum number of Ray actors; `None` runs the rows in this process."""
+
+    def missing(self, log: Log) -> Iterator[BatchRow]:
+        """Return the rows that have no outcome yet."""
+        return in_order(self.path, self.order, lambda number: number < self.rows and not log.has(number), self.named)
 
 
 @common_options
 def batch(
-    rows: Annotated[
-        Path,
-        typer.Argument(
-            metavar="IN.jsonl|csv",
-            help='Lines {"text": …}, or CSV with a column `text`; a row may have options of its own.',
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="OUT.jsonl|parquet", help="Where the outcomes go, in the input's order.")
-    ],
-    text: Annotated[str, typer.Option(metavar="FIELD", help="The column that is asked.")] = "text",
-    id_: Annotated[str, typer.Option("--id", metavar="FIELD", help="The column that names a row.")] = "id",
-    want: Annotated[
-        str, typer.Option(metavar="FIELD", help="The column with the right answer; the output then has `right`.")
-    ] = "",
-    concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time; in each actor with ray-data.")] = 64,
-    engine: Annotated[
-        Literal["here", "ray-data"],
-        typer.Option(help="`ray-data` spreads the rows over actors of a Ray cluster, an orchestrator in each."),
-    ] = "here",
-    actors: Annotated[int, typer.Option(min=1, help="Maximum number of actors with ray-data; one CPU each.")] = 1,
-    order: Annotated[
-        Order,
-        typer.Option(help="`prefix` runs rows with the same beginning one after another; the output keeps its order."),
-    ] = "file",
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard the results of an earlier try and start again.")
+    sources: Sources,
+    id_: Annotated[str, typer.Option("--id", metavar="FIELD", help="Column with a row's id.")] = "id",
+    grade: Annotated[
+        bool, typer.Option("--grade", help="Count right answers and costs; implied by several planners or a task.")
     ] = False,
+    actors: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of actors of a Ray cluster (Ray Data), one CPU each.")
+    ] = None,
+    order: Annotated[
+        Order, typer.Option(help="`prefix` runs rows with the same beginning one after another.")
+    ] = "file",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the results of an earlier try.")] = False,
     as_json: Json = False,
     *,
+    grading: Grading,
     request: Request,
     common: Common,
 ) -> None:
-    """Run every row of a file; resumes after a crash."""
-    if out.suffix not in (".jsonl", ".parquet"):
-        raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: the ending selects the format")
-    if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
-    config = common.load()
-    if config.journal is None:
-        config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
-    named = InputFields(text, id_, want)
-    count, digest = count_rows(rows, named)
-    if engine == "ray-data":
-        config = _spreading(config)
-    _check(config, rows, request, named)
-    header = {"batch": digest, "rows": count, "seed": config.seed}
-    if named != InputFields():
-        header["columns"] = asdict(named)
-    header["request"] = request.model_dump(mode="json", exclude_unset=True)
+    """Run every row of a file; resumes after a crash. With --grade, count right answers and compare planners."""
+    planners = grading.planner or []
+    if grade or grading.quick or len(planners) > 1 or len(sources) > 1 or not is_file(sources[0]):
+        if actors is not None or fresh or order != "file" or id_ != "id":
+            raise UsageError("--actors, --fresh, --order and --id are for rows without grades: leave them out")
+        run_graded(sources, grading, common.load(), request, as_json)
+        return
+    if grading.environment is not None or grading.plot is not None:
+        raise UsageError("--environment and --plot need grades: add --grade")
+    if grading.out is None:
+        raise UsageError("--out is missing: name the output file, OUT.jsonl or OUT.parquet")
+    request = request.updated({"task": grading.task or "plain", **({"planner": planners[0]} if planners else {})})
+    trust(request.task, request.planner)
+    path, named = Path(sources[0]), InputFields(grading.text or "text", id_, grading.want)
+    count, digest = count_rows(path, named)
+    count = min(count, grading.limit or count)
+    job = BatchJob(common.load(), path, count, request, named, order, grading.concurrency, actors)
+    _run_file(job, digest, grading.out, fresh, as_json)
+
+
+@common_options
+def evaluate(sources: Sources, as_json: Json = False, *, grading: Grading, request: Request, common: Common) -> None:
+    """Count right answers and costs of planners: the short form of `plait batch --grade`."""
+    run_graded(sources, grading, common.load(), request, as_json)
+
+
+def _run_file(job: BatchJob, digest: str, out: Path, fresh: bool, as_json: bool) -> None:
+    """Run the rows of a file that have no outcome yet, and write the output when all have one."""
+    job = _checked(job, out)
+    header = _header(job, digest)
     began = time.monotonic()
-    others = other_columns(rows, named)
+    others = other_columns(job.path, job.named)
     with opened(as_json) as output:
-        if unread := [name for name in others if name != named.want]:
-            note = f"note: columns that mean nothing here are carried into the output: {', '.join(unread)}"
-            output.progress.print(note, style="dim", markup=False, soft_wrap=True)
-        for slip in slips(others):
-            output.progress.print(f"warning: no option is called {slip}", style="yellow", markup=False, soft_wrap=True)
-        log = Log(out.with_name(f"{out.name}.progress"), header, count, fresh)
+        _warn_of_columns(job.named, others, output)
+        log = Log(out.with_name(f"{out.name}.progress"), header, job.rows, fresh)
         if log.is_new and out.exists() and not fresh and has_answers(out):
             log.remove()
-            raise ConfigError(f"{out} is there already: give --fresh to replace it, or another --out")
+            raise ConfigError(f"{out} exists already: give --fresh to replace it, or another --out")
         already = log.done
         try:
-            stopped = already < count and (
-                _spread(config, rows, count, request, (actors, concurrency), order, log, output, named)
-                if engine == "ray-data"
-                else run_stoppable(
-                    lambda stopper: _run(config, rows, count, request, concurrency, order, log, output, stopper, named)
-                )
+            stopped = already < job.rows and (
+                run_stoppable(lambda stopper: _run(job, log, output, stopper))
+                if job.actors is None
+                else _spread(job, log, output)
             )
-            finished = log.done == count
+            finished = log.done == job.rows
             if finished:
                 write_output(log, out, others)
         finally:
@@ -110,90 +137,96 @@ def batch(
             log.remove()
         summary = {
             "status": "done" if finished else "cancelled" if stopped else "unfinished",
-            "rows": count,
-            "done": log.done,
             "resumed": already,
-            "failed": log.failed,
-            **({"right": log.right} if want else {}),
             "out": str(out) if finished else None,
             "seconds": round(time.monotonic() - began, 3),
+            **_counts(job, log),
         }
-        for error, (row, run) in log.errors.items():
-            more = f" (more: plait why {run})" if run and config.journal != "off" else ""
-            output.progress.print(f"row {row}: {error}{more}", style="yellow", markup=False, soft_wrap=True)
+        _print_errors(job, log, output)
         output.result(summary) if as_json else _show(summary, output)
     if not finished:
         raise typer.Exit(130)
-    if log.failed == count:
+    if log.failed == job.rows:
         raise typer.Exit(1)
 
 
-def _check(config: Config, rows: Path, request: Request, named: InputFields) -> None:
-    """Raise what is wrong with the command's own options, which would make every row invalid."""
-    first = next((row for row in read_rows(rows, named) if not row.fault), None)
+def _print_errors(job: BatchJob, log: Log, output: Output) -> None:
+    for error, (row, run) in log.errors.items():
+        more = f" (more: plait why {run})" if run and job.config.journal != "off" else ""
+        output.progress.print(f"row {row}: {error}{more}", style="yellow", markup=False, soft_wrap=True)
+
+
+def _header(job: BatchJob, digest: str) -> dict[str, Any]:
+    """Return the header of a batch's log, which identifies the batch."""
+    columns = {} if job.named == InputFields() else {"columns": asdict(job.named)}
+    request = job.request.model_dump(mode="json", exclude_unset=True)
+    return {"batch": digest, "rows": job.rows, "seed": job.config.seed, **columns, "request": request}
+
+
+def _counts(job: BatchJob, log: Log) -> dict[str, int]:
+    right = {"right": log.right} if job.named.want else {}
+    return {"rows": job.rows, "done": log.done, "failed": log.failed, **right}
+
+
+def _checked(job: BatchJob, out: Path) -> BatchJob:
+    """Return a batch with the settings that it runs with. Raises `ConfigError`, also for what would make every row
+    invalid."""
+    if out.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: the ending selects the format")
+    if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
+    config = job.config
+    if config.journal is None:
+        config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
+    if job.actors is not None:
+        from .ray_data import check
+
+        config = check(config)
+    first = next((row for row in read_rows(job.path, job.named) if not row.fault), None)
     if first is None:
-        fault = next(read_rows(rows, named)).fault
-        raise ConfigError(f"{rows} has no row that can be asked: row 1 has {fault}")
-    allowed(config, first.fields["text"], request)
+        fault = next(read_rows(job.path, job.named)).fault
+        raise ConfigError(f"{job.path} has no row that can be run: row 1 has {fault}")
+    allowed(config, first.fields["text"], job.request)
+    return replace(job, config=config)
 
 
-async def _run(
-    config: Config,
-    path: Path,
-    count: int,
-    request: Request,
-    concurrency: int,
-    order: Order,
-    log: Log,
-    output: Output,
-    stopper: Stopper,
-    named: InputFields,
-) -> bool:
-    """Run the rows that have no outcome yet; return whether the user gave up."""
+def _warn_of_columns(named: InputFields, others: Sequence[str], output: Output) -> None:
+    if unread := [name for name in others if name != named.want]:
+        note = f"note: columns without a meaning here are copied to the output: {', '.join(unread)}"
+        output.progress.print(note, style="dim", markup=False, soft_wrap=True)
+    for slip in slips(others):
+        output.progress.print(f"warning: no option is called {slip}", style="yellow", markup=False, soft_wrap=True)
+
+
+async def _run(job: BatchJob, log: Log, output: Output, stopper: Stopper) -> bool:
+    """Run the rows that have no outcome yet; return whether the user cancelled."""
     try:
-        async with opened_session(config, output, stopper) as session:
-            text = next((row.fields["text"] for row in read_rows(path, named) if not row.fault), "")
+        async with opened_session(job.config, output, stopper) as session:
+            text = next((row.fields["text"] for row in read_rows(job.path, job.named) if not row.fault), "")
             with contextlib.suppress(TaskError):  # the first row's task is invalid: its row reports it
-                log.claim(await session.orchestrator.provenance(request, text=text))
-            with _progress(output, count, log) as advance:
+                log.claim(await session.orchestrator.provenance(job.request, text=text))
+            with _progress(output, job.rows, log) as advance:
 
                 async def solve(row: BatchRow) -> None:
-                    ended = await outcome(session.orchestrator, row, request, stopper, named.want)
+                    ended = await outcome(session.orchestrator, row, job.request, stopper, job.named.want)
                     if ended is not None:
                         log.add(ended)
                         advance()
 
-                missing = in_order(path, order, lambda number: not log.has(number), named)
-                await for_each(missing, solve, concurrency, stopper)
+                await for_each(job.missing(log), solve, job.concurrency, stopper)
             return stopper.requested
     except CommandInterrupted:
         return True
 
 
-def _spreading(config: Config) -> Config:
-    from .ray_data import check
-
-    return check(config)
-
-
-def _spread(
-    config: Config,
-    path: Path,
-    count: int,
-    request: Request,
-    width: tuple[int, int],
-    order: Order,
-    log: Log,
-    output: Output,
-    named: InputFields,
-) -> bool:
-    """Run the rows that have no outcome yet on the cluster; return whether the user gave up."""
+def _spread(job: BatchJob, log: Log, output: Output) -> bool:
+    """Run the rows that have no outcome yet on the cluster; return whether the user cancelled."""
     from .ray_data import spread
 
-    missing = in_order(path, order, lambda number: not log.has(number), named)
     try:
-        with _progress(output, count, log) as advance:
-            for ended in spread(missing, config, request, *width, named.want):
+        with _progress(output, job.rows, log) as advance:
+            width = job.actors or 1, job.concurrency
+            for ended in spread(job.missing(log), job.config, job.request, *width, job.named.want):
                 log.add(ended)
                 advance()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`plait batch --engine ray-data`: the rows over actors of a Ray cluster, an orchestrator in each, by Ray Data.
+"""`plait batch --actors N`: the rows over actors of a Ray cluster, an orchestrator in each, by Ray Data.
 
 Ray Data starts the actors, gives them blocks of rows, and gives the blocks of an actor that died to another.
 """
@@ -38,7 +38,7 @@ def check(config: Config) -> Config:
     if missing:
         raise ConfigError(f"Ray Data is not installed ({', '.join(missing)}): pip install 'plait[ray-data]'")
     if config.journal != "off":
-        raise ConfigError("--engine ray-data writes no journal, as its runs are in many processes: leave --journal out")
+        raise ConfigError("--actors runs rows in many processes, which write no journal: leave --journal out")
     return config.model_copy(update={"worker": "engine"}) if config.worker == "ray" else config
 
 

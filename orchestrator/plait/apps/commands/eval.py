@@ -1,4 +1,4 @@
-"""`plait eval`: many problems; how many were solved, and at what cost."""
+"""Count over many problems how many are solved, and at what cost: the figures of `plait eval`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,26 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from errno import ENOENT
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
-import typer
-
-from ...core.errors import ConfigError, UsageError
-from ...core.ops import Plugin
+from ...core.errors import ConfigError
 from ...core.request import Request
 from ...core.task import Environment
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
-from ...runtime.plugins.spec import typed
-from ...runtime.plugins.trust import trust
-from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
+from ..common.dataset import DatasetQuestion
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
-from ..common.options import Common, Json, all_typed, common_options
-from ..common.output import Output, opened
-from ..common.problems import CountdownProblem, draw, read_puzzles
+from ..common.output import Output
+from ..common.problems import CountdownProblem
 from ..common.progress import counting, for_each
 from ..common.session import opened_session
 from .compare import compared, plot, show
-from .run import model_warnings
 
-__all__ = ["EvalCounts", "evaluate", "evaluated", "report"]
+__all__ = ["EvalCounts", "evaluated", "report", "solve_all", "writable"]
 
 
 @dataclass(slots=True)
@@ -145,114 +137,6 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-@common_options
-def evaluate(
-    task: Annotated[
-        str,
-        typer.Argument(
-            callback=typed,
-            help="What to evaluate on: countdown, bash-sql, humaneval, bfcl:CATEGORY, reasoning-gym:FAMILY, or with "
-            "--problems another task (FILE.py:Class, too).",
-        ),
-    ],
-    problems: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.jsonl|csv",
-            help='Lines {"numbers": [3,5,7,11], "target": 24} for countdown (default: drawn at random); '
-            '{"text": …, "want": …} for any other task.',
-        ),
-    ] = None,
-    text: Annotated[str, typer.Option(metavar="FIELD", help="The field of a line that is asked.")] = "text",
-    want: Annotated[
-        str, typer.Option(metavar="FIELD", help="The field with the right answer; needless where the task can verify.")
-    ] = "want",
-    count: Annotated[int, typer.Option(min=1, help="Without --problems: how many held-out ones to draw.")] = 100,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N problems.")] = None,
-    answers: Annotated[
-        Path | None, typer.Option(metavar="OUT.jsonl", help="Write what was claimed for each problem.")
-    ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
-    planner: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[:k=v,…]",
-            callback=all_typed,
-            help="How requests are split; several are compared with the first.",
-        ),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[:k=v,…]",
-            callback=typed,
-            help="Where answers are run and graded (`code:sandbox=process`); by default that of the task's name.",
-        ),
-    ] = None,
-    plot_to: Annotated[
-        Path | None, typer.Option("--plot", metavar="OUT.png", help="Draw share solved against tokens.")
-    ] = None,
-    as_json: Json = False,
-    *,
-    request: Request,
-    common: Common,
-) -> None:
-    """Solve many problems and count how many are right."""
-    config = common.load()
-    if config.stream_above_tokens is None:
-        config = config.model_copy(
-            update={"stream_above_tokens": 0}
-        )  # every token counts here, those of stopped answers too
-    given: Sequence[CountdownProblem | DatasetQuestion]
-    if Path(task).suffix.lower() in (".csv", ".jsonl", ".parquet"):
-        if not Path(task).is_file():
-            raise UsageError(f"there is no file {task}") from FileNotFoundError(ENOENT, "", task)
-        raise UsageError(
-            f"{task} is a file, not a task: plait try {task}, or plait eval plain --problems {task} --text FIELD "
-            "--want FIELD"
-        )
-    task = of_a_set(task)
-    graded = environment_of(task, Plugin.of(environment) if environment else None)
-    if problems is None and task != "countdown":
-        given = drawn_questions(Plugin.of(task), count, config.seed or 0, graded)
-    elif problems is None:
-        given = draw(count, config.seed)
-    elif task == "countdown":
-        given = read_puzzles(problems)
-    else:
-        trust(task)
-        given = read_questions(problems, Plugin.of(task), text, want, graded)
-    given = given[:limit]
-    planners = list(dict.fromkeys(planner or [""]))
-    request = request.updated({"task": task})
-    asked = {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
-    warnings = [
-        warning
-        for own in asked.values()
-        for warning in model_warnings(config, own.updated({"text": given[0].text})) or ()
-    ]
-    with opened(as_json) as output, _writable(answers) as file:
-        for warning in dict.fromkeys(warnings):
-            output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        tallies = {name: EvalCounts() for name in asked}
-        cancelled, start = evaluated(config, given, asked, concurrency, tallies, output)
-        if file is not None:
-            file.writelines(tally.lines(name if len(tallies) > 1 else None) for name, tally in tallies.items())
-        about: dict[str, Any] = {
-            "status": "cancelled" if cancelled else "done",
-            "task": task,
-            "problems": len(given),
-            "start_seconds": round(start, 3),
-            "warnings": list(dict.fromkeys(warnings)),
-        }
-        summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
-        report(summaries, tallies, output, as_json, plot_to)
-    if cancelled:
-        raise typer.Exit(130)
-    if all(tally.failed == tally.n for tally in tallies.values()):
-        raise typer.Exit(1)
-
-
 def evaluated(
     config: Config,
     problems: Sequence[CountdownProblem | DatasetQuestion],
@@ -292,8 +176,8 @@ def report(
 
 
 @contextlib.contextmanager
-def _writable(path: Path | None) -> Iterator[TextIO | None]:
-    """Open the file for answers before anything is run, or raise `ConfigError`."""
+def writable(path: Path | None) -> Iterator[TextIO | None]:
+    """Open the file for records before anything is run, or raise `ConfigError`."""
     if path is None:
         yield None
         return
@@ -301,7 +185,7 @@ def _writable(path: Path | None) -> Iterator[TextIO | None]:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         file = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
     except OSError as error:
-        raise ConfigError(f"--answers {path} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(f"--out {path} cannot be written: {error.strerror or error}") from None
     with file:
         yield file
 

@@ -23,11 +23,23 @@ STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "y
 
 def listing(
     place: Place = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Of the newest.")] = 20,
-    status: Annotated[str | None, typer.Option(help="Only those, such as `interrupted`.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of runs, the newest first.")] = 20,
+    status: Annotated[str | None, typer.Option(help="Status of the runs, such as `interrupted`.")] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Running runs instead: steps, tokens per second, budgets and workers.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="With --live: refresh until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the newest runs: id, when, how they ended, planner, tokens, what was asked."""
+    """List the newest runs in the journals, or the running ones: id, time, status, planner, tokens, text."""
+    if follow and not live:
+        raise UsageError("--follow goes with --live; one run is followed by `plait runs show RUN --follow`")
+    if live:
+        from ..control.top import show_live  # loads what steers runs
+
+        with opened(as_json) as output:
+            show_live(output, follow)
+        return
     if status not in (None, *_STATUSES):
         near = did_you_mean(status, _STATUSES)
         raise UsageError(f"no run has the status {status!r}{near}: there are {', '.join(_STATUSES)}")

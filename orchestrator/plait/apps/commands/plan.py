@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ...core import graph
 from ...core.errors import UsageError
 from ...core.interfaces import PlanningContext
-from ...core.messages import counted
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ..common.options import Common, Dialect, Json, common_options
+from ..common.options import Common, Json, common_options
 from ..common.output import opened
 
 __all__ = ["briefed", "first_plan", "plan", "planned", "runs_without_model"]
+
+_FORMS = {"text": graph.text, "mermaid": graph.mermaid, "dot": graph.dot}
 
 
 @common_options
 def plan(
     text: Annotated[str, typer.Argument(help="What is asked.")] = "",
-    dialect: Dialect = None,
-    file: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Check and show this plan.")] = None,
-    plan_text: Annotated[
+    file: Annotated[
         Path | None,
-        typer.Option("--plan-text", metavar="FILE", help="Read this plan as a model wrote it (- for standard input)."),
+        typer.Option(
+            "--plan",
+            metavar="FILE",
+            help="Plan to check and show: JSON, or text as a model wrote it; - reads the text from standard input.",
+        ),
     ] = None,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
-    dot: Annotated[bool, typer.Option("--dot", help="Print it in Graphviz's language.")] = False,
+    form: Annotated[
+        Literal["text", "mermaid", "dot"],
+        typer.Option("--format", help="A table of steps, a Mermaid flowchart or Graphviz's language."),
+    ] = "text",
     price: Annotated[
-        bool, typer.Option("--price", help="Say the tokens and cost, at most and likely, before anything runs.")
+        bool, typer.Option("--price", help="Tokens and cost, at most and likely, before anything runs.")
     ] = False,
     as_json: Json = False,
     *,
@@ -43,16 +48,14 @@ def plan(
     common: Common,
 ) -> None:
     """Show the first plan for a request: its steps by wave, its width (steps of the widest wave), its critical path."""
-    if mermaid + dot + as_json > 1:
-        raise UsageError("--mermaid, --dot and --json exclude each other: choose one")
-    if plan_text is not None:
-        if file is not None:
-            raise UsageError("--plan and --plan-text exclude each other: one is JSON, the other a model's text")
+    if form != "text" and as_json:
+        raise UsageError(f"--format {form} and --json exclude each other: choose one")
+    if file is not None and _is_written(file):
         named = request.planner if "planner" in request.model_fields_set else Plugin(name="llmcompiler")
-        _show_written(common.load(), named, plan_text, mermaid, dot, as_json)
+        _show_written(common.load(), named, file, form, as_json)
         return
     config = common.load()
-    request = planned(request, file, dialect).updated({"text": text})
+    request = planned(request, file).updated({"text": text})
     made = first_plan(config, request)
     taken = None
     if price:
@@ -75,19 +78,27 @@ def plan(
                 }
             )
             return
-        if mermaid or dot:
-            output.stream.write(graph.mermaid(made) if mermaid else graph.dot(made))
+        if form != "text":
+            output.stream.write(_FORMS[form](made))
             return
         output.stream.write(graph.text(made))
-        output.stream.write(
-            f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
-            f"(at most {chain.length:g} tokens)\n"
-        )
+        output.stream.write(f"{graph.summary(made)}\n")
         for line in taken.lines() if taken is not None else ():
             output.stream.write(f"{line}\n")
 
 
-def _show_written(config: Config, planner: Plugin, path: Path, mermaid: bool, dot: bool, as_json: bool) -> None:
+def _is_written(path: Path) -> bool:
+    """Return whether a plan is a text that a model wrote, and not JSON."""
+    if str(path) == "-" or path.suffix == ".json":
+        return str(path) == "-"
+    try:
+        with path.expanduser().open(encoding="utf-8", errors="replace") as file:
+            return not file.read(4_096).lstrip().startswith("{")
+    except OSError:  # refused by what reads it then
+        return True
+
+
+def _show_written(config: Config, planner: Plugin, path: Path, form: str, as_json: bool) -> None:
     """Show a plan that a model has written, as its planner reads it. Without `--tools`, it may call unknown tools."""
     made = _read_written(config, planner, path)
     with opened(as_json) as output:
@@ -99,8 +110,7 @@ def _show_written(config: Config, planner: Plugin, path: Path, mermaid: bool, do
         if made["plan"] is None:
             output.stream.write("no task\n")
             return
-        plan = Plan.model_validate(made["plan"])
-        output.stream.write(graph.mermaid(plan) if mermaid else graph.dot(plan) if dot else graph.text(plan))
+        output.stream.write(_FORMS[form](Plan.model_validate(made["plan"])))
 
 
 def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]:
@@ -110,7 +120,7 @@ def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]
         text = sys.stdin.read() if str(path) == "-" else path.expanduser().read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         what = error.strerror or type(error).__name__
-        raise UsageError(f"--plan-text {path} cannot be read ({what}): give a file with a written plan") from None
+        raise UsageError(f"--plan {path} cannot be read ({what}): give a file with a written plan") from None
     client = AsyncOrchestrator(config=config, workers=[])
     made = client.plugins.planner(planner)
     parse = getattr(made, "parse", None)
@@ -119,20 +129,13 @@ def _read_written(config: Config, planner: Plugin, path: Path) -> dict[str, Any]
     return parse(text, client.brief(planned=True).tools)
 
 
-def planned(request: Request, plan: Path | None, dialect: str | None = None) -> Request:
-    """Return a request with the planner that a command was given by `--planner` (and `--dialect`, which is an option of
-    it and means the planner `threads` by itself) or `--plan`. Raises `UsageError` for both at once."""
-    named = "planner" in request.model_fields_set
-    if plan is not None:
-        if dialect is not None:
-            raise UsageError("--dialect and --plan exclude each other: a plan from a file spawns no threads")
-        if named:
-            raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
-        return request.updated({"planner": Plugin(name="fixed", options={"path": str(plan)})})
-    if dialect is None:
+def planned(request: Request, plan: Path | None) -> Request:
+    """Return a request with the planner `fixed` for a plan from a file. Raises `UsageError` for one with a planner."""
+    if plan is None:
         return request
-    chosen = request.planner if named else Plugin(name="threads")
-    return request.updated({"planner": Plugin(name=chosen.name, options={**chosen.options, "dialect": dialect})})
+    if "planner" in request.model_fields_set:
+        raise UsageError("--planner and --plan exclude each other: a plan from a file needs no planner")
+    return request.updated({"planner": Plugin(name="fixed", options={"path": str(plan)})})
 
 
 def first_plan(config: Config, request: Request) -> Plan:

@@ -1,4 +1,4 @@
-"""`plait plugins` and `plait doctor versions`: the installed plugins and libraries."""
+"""`plait plugins`: the installed plugins."""
 
 from __future__ import annotations
 
@@ -12,30 +12,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ... import __version__
 from ...core.declarations import Fidelity
 from ...core.errors import PluginError, UsageError
 from ...core.messages import did_you_mean
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Json
 from ..common.output import opened
-from ..doctor.packages import versions
 
-__all__ = ["fidelities", "plugins", "version"]
+__all__ = ["fidelities", "plugins"]
 
 _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
 _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "search": "searches"}
-
-
-def version(as_json: Json = False) -> None:
-    """Print the versions of plait and of its dependencies."""
-    with opened(as_json) as output:
-        numbers = {"plait": __version__, **versions()}
-        if as_json:
-            output.result(numbers)
-            return
-        for name, number in numbers.items():
-            output.people.print(f"{name:<14} {number or '-'}", markup=False)
 
 
 def plugins(

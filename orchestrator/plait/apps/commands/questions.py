@@ -1,4 +1,4 @@
-"""`plait runs questions|answer`: list and answer the open questions of tools, in any process."""
+"""`plait runs answer|answer`: list and answer the open questions of tools, in any process."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from ..common.output import Output, opened
 from ..common.terminal import safe
 from ..control.command import find, steer
 
-__all__ = ["answer", "questions"]
-
-
-def questions(place: Place = None, as_json: Json = False) -> None:
-    """List the open questions of the tools of all runs."""
-    with opened(as_json) as output:
-        _list(pending(place_of(place)), output)
+__all__ = ["answer"]
 
 
 def answer(
     name: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="ID",
             help="A question's id, or the id of a run with one open question (a prefix of at least 4 characters).",
         ),
-    ],
-    value: Annotated[str, typer.Argument(metavar="ANSWER", help="One of its choices, a text, or JSON.")],
+    ] = None,
+    value: Annotated[str | None, typer.Argument(metavar="ANSWER", help="One of its choices, a text, or JSON.")] = None,
     place: Place = None,
     as_json: Json = False,
 ) -> None:
-    """Answer a tool's question: of a running run in any process, or of a run to be resumed.
+    """List the open questions of tools, or answer one: of a running run in any process, or of a run to be resumed.
 
     A call that waits to be allowed is answered with yes, no, {"args": {…}} for other arguments, or
     {"approved": false, "reason": "…"}.
     """
+    if name is None:
+        with opened(as_json) as output:
+            _list(pending(place_of(place)), output)
+        return
+    if value is None:
+        raise UsageError(f"the answer is missing: `plait runs answer {name} ANSWER`")
     reply = _value(value)
     run, of_step, _ = name.partition(":")
     with opened(as_json) as output:
@@ -72,7 +72,7 @@ def _only(run: str, place: str | None) -> str:
     name = match_run(run, (entry.run for entry, _ in there), changes=True)
     asked = [question.id for entry, question in there if entry.run == name]
     if not asked:
-        raise UsageError(f"run {run!r} has no open question: `plait runs questions` lists those that are open")
+        raise UsageError(f"run {run!r} has no open question: `plait runs answer` lists those that are open")
     # To guess which of several was meant would answer the wrong one.
     if len(asked) > 1:
         raise UsageError(f"run {run!r} has {len(asked)} open questions: answer one by its id: {', '.join(asked[:5])}")

@@ -18,7 +18,7 @@ from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
-from ..common.options import Common, Dialect, Json, common_options
+from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
 from ..common.session import opened_session
@@ -31,7 +31,6 @@ __all__ = ["run"]
 @common_options
 def run(
     text: Annotated[str, typer.Argument(help="What is asked; `-` reads it from standard input.")] = "",
-    dialect: Dialect = None,
     plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Run this plan (planner `fixed`).")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Show the steps while they run.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
@@ -50,7 +49,7 @@ def run(
         return
     config = common.load()
     question = sys.stdin.read().strip() if text == "-" else text
-    request = planned(request, plan, dialect).updated({"text": question})
+    request = planned(request, plan).updated({"text": question})
     alone = runs_without_model(config, request)
     warnings = model_warnings(config, request)
     with opened(as_json) as output:
@@ -81,7 +80,7 @@ def _detach(as_json: bool) -> None:
             output.result(launch)
             return
         run = launch["run"]
-        words = f"run {run} continues: plait runs watch {run[:8]}" if run else "the run has ended already"
+        words = f"run {run} continues: plait runs show {run[:8]} --follow" if run else "the run has ended already"
         output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
 
 

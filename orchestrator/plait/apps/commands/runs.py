@@ -30,7 +30,7 @@ from ..common.options import Allow, Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.session import opened_session
 from ..common.tree import StepTree
-from ..control.command import RunUnderWay, find as find_under_way, row_of, steer
+from ..control.command import RunUnderWay, find as find_under_way, follow as follow_run, row_of, steer
 from ..control.distant import Distant
 from .listing import STYLES, about
 from .run import exit_code, name_why, show as show_answer
@@ -52,11 +52,15 @@ def show(
             help="A run's id or a unique prefix of it; by default the only running run, else the newest.",
         ),
     ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow a running run to its end.")] = False,
     place: Place = None,
     allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Show a run: its steps, what its tools ask and, if it has ended, its answer. Starts nothing."""
+    """Show a run: its steps, questions of its tools and, if it has ended, its answer. Starts nothing."""
+    if follow:
+        follow_run(run, as_json)
+        return
     allow(*(allowed or ()))
     with opened(as_json) as output:
         under_way = _shown_under_way(run) if place is None else None
@@ -121,14 +125,6 @@ def _named(run: str | None) -> str:
 def resume(
     run: RunUnderWay = None,
     place: Place = None,
-    on_uncertain_side_effect: Annotated[
-        str | None,
-        typer.Option(
-            "--on-uncertain-side-effect",
-            metavar="fail|ask|retry",
-            help="What becomes of a tool call with side effects whose outcome is unknown; fail if left out.",
-        ),
-    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Resume also with other models or tools than at its start.")
     ] = False,
@@ -154,8 +150,6 @@ def resume(
     stored = {key: value for key, value in settings_of(entry).items() if key not in _OF_THE_REQUEST}
     if place is not None:
         _refuse_settings(stored, common, entry)
-    if on_uncertain_side_effect is not None:
-        stored["on_uncertain_side_effect"] = on_uncertain_side_effect
     ours = {field.name for field in dataclasses.fields(Common)}
     given = {key: value for key, value in stored.items() if key in ours and getattr(common, key, None) is None}
     config = dataclasses.replace(common, **given).load(**{k: v for k, v in stored.items() if k not in ours})

@@ -40,11 +40,12 @@ def guess_columns(rows: Sequence[Mapping[str, Any]], text: str = "", want: str =
     names = list(dict.fromkeys(name for row in rows for name in row))
     there = f"the columns are {', '.join(names) or 'none'}"
     filled = {name: [row[name] for row in rows if row.get(name) not in (None, "")] for name in names}
-    for name, option in ((text, "--text"), (want, "--want")):
-        if name and name not in names:
-            raise UsageError(f"there is no column {name!r} for {option}{did_you_mean(name, names)}: {there}")
+    _check_named(text, "--text", names)
+    _check_named(want, "--want", names)
+    pair = ("text",) * ({"text", "want"} <= set(names))  # the names that plait itself uses
     texts = [name for name in names if name != want and all(isinstance(value, str) for value in filled[name])]
-    asked, why_text = _taken(text, _TEXTS, texts, lambda name: mean(len(value) for value in filled[name] or [""]))
+    length = {name: mean(len(value) for value in filled[name] or [""]) for name in texts}
+    asked, why_text = _taken(text, (*pair, *_TEXTS), texts, length.__getitem__)
     if not asked:
         raise UsageError(f"no column holds texts that could be asked ({there}): name one with --text")
     # An answer is there in every row and is short: shorter than the question, and no number of the row.
@@ -59,6 +60,12 @@ def guess_columns(rows: Sequence[Mapping[str, Any]], text: str = "", want: str =
             f"answers, use `plait batch FILE --text {asked} --out OUT.jsonl`"
         )
     return GuessedColumns(asked, wanted, (why_text, why_want), all(map(_is_number, filled[wanted])))
+
+
+def _check_named(name: str, option: str, names: Sequence[str]) -> None:
+    if name and name not in names:
+        near = did_you_mean(name, names)
+        raise UsageError(f"there is no column {name!r} for {option}{near}: the columns are {', '.join(names)}")
 
 
 def _taken(given: str, usual: Sequence[str], columns: Sequence[str], size: Any) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from ...core.task import Environment, Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems
 
-__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "of_a_set", "question_of", "read_questions"]
+__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "of_a_set", "read_questions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,8 @@ def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = 
     draws: Any = getattr(plugins.class_of("task", spec.name), "drawn", None)
     if draws is None:
         raise UsageError(
-            f"there is nothing to evaluate {spec.name!r} on: give --problems FILE; only countdown and tasks with "
-            "`drawn` draw their own"
+            f"the task {spec.name!r} draws no problems: give a file of them, `plait eval FILE --task {spec.name}`; "
+            "only countdown and tasks with `drawn` draw their own"
         )
     given = draws(count, seed, **spec.options)
     return [DatasetQuestion(plugins.task(spec, text), want, place) for text, want in given]
@@ -87,9 +86,14 @@ def of_a_set(task: str) -> str:
 
 
 def read_questions(
-    path: Path, spec: Plugin, text: str = "text", want: str = "want", place: Plugin | None = None
+    path: Path,
+    spec: Plugin,
+    text: str = "text",
+    want: str = "want",
+    place: Plugin | None = None,
+    limit: int | None = None,
 ) -> list[DatasetQuestion]:
-    """Read JSON lines or CSV; `text` and `want` name the fields, `place` is the environment.
+    """Read the first `limit` rows of a file; `text` and `want` name the fields, `place` is the environment.
 
     Raises `UsageError` for a task that cannot be evaluated, and `ConfigError` that names the lines that are no
     questions.
@@ -100,15 +104,9 @@ def read_questions(
         raise UsageError(f"the task {spec.name!r} lacks {', '.join(missing)}: an answer has to be found and compared")
     verifies = cls.verify is not Task.verify
     example = f'{{"{text}": "6 times 7?", "{want}": "42"}}'
-    return read_problems(path, lambda fields: _question(plugins, spec, fields, text, want, verifies, place), example)
-
-
-def question_of(spec: Plugin, fields: Mapping[str, Any], text: str, want: str) -> DatasetQuestion:
-    """Return the question of one row. Raises `UsageError` for a row without one."""
-    try:
-        return _question(Plugins(), spec, {**fields, text: fields.get(text)}, text, want, verifies=True, place=None)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"a row {error}") from None
+    return read_problems(
+        path, lambda fields: _question(plugins, spec, fields, text, want, verifies, place), example, limit
+    )
 
 
 def _question(

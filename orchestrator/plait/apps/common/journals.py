@@ -28,7 +28,7 @@ def place_of(given: str | None) -> Location:
     return journals
 
 
-def journal_of(run: str, where: Location, only: str | None = None) -> tuple[Location, str | None]:
+def journal_of(run: str, where: Location) -> tuple[Location, str | None]:
     """Return a journal, and the id of the selected run (`None`: the last).
 
     `run` is a file, or the id of a run (or how it begins) in the journals at `where`; empty, the newest run there.
@@ -36,9 +36,7 @@ def journal_of(run: str, where: Location, only: str | None = None) -> tuple[Loca
     """
     path = Path(run).expanduser()
     if run and path.is_file():
-        return path, only
-    if only is not None:
-        raise UsageError(f"--run {only} chooses a run of a journal, but {run or 'nothing'} is no file")
+        return path, None
     if not run:
         newest = next(entries(where), None)
         if newest is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 import logging
 import typing
 from collections.abc import Callable, Container
@@ -14,8 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from ...core.addresses import allow
+from ...core.errors import UsageError
 from ...core.request import Request
-from ...core.sampling import Thinking
 from ...runtime.client.config import Config
 from ...runtime.client.models import named
 from ...runtime.plugins.loader import PluginKind, Plugins
@@ -27,16 +28,13 @@ __all__ = [
     "Allow",
     "Common",
     "Count",
-    "Dialect",
     "Json",
     "MaxTokens",
     "Merge",
     "Planner",
     "Task",
     "Temperature",
-    "Think",
     "Tokens",
-    "TopP",
     "all_code",
     "all_typed",
     "common_options",
@@ -60,6 +58,23 @@ def _names(kind: PluginKind) -> Callable[[str], list[str]]:
         return [name for name in Plugins.listed(kind) if name.startswith(incomplete)]
 
     return complete
+
+
+def _settings(incomplete: str) -> list[str]:
+    return [f"{name}=" for name in Config.model_fields if name.startswith(incomplete)]
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Return name and value of `NAME=VALUE`; lists and tables are JSON. Raises `UsageError`."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text!r} has no value: write NAME=VALUE, such as engines=4")
+    if value[:1] not in ("[", "{"):
+        return name.strip(), value
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError as error:
+        raise UsageError(f"--set {text!r} is not JSON: {error}") from None
 
 
 def _models(incomplete: str) -> list[str]:
@@ -88,10 +103,6 @@ Planner = Annotated[
         help="How the work is split, with options.",
         rich_help_panel=_WHAT,
     ),
-]
-Dialect = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="How the model spawns threads (planner `threads`).", rich_help_panel=_WHAT),
 ]
 Policies = Annotated[
     list[str] | None,
@@ -126,34 +137,14 @@ Allow = Annotated[
 Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Token limit per run.", rich_help_panel=_WHAT)]
 Seconds = Annotated[float | None, typer.Option(min=0.001, help="Time limit per run.", rich_help_panel=_WHAT)]
-Limits = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="NAME=N[,…]",
-        help="Limits of a run: total_tokens, prompt_tokens, tokens, cost, seconds, attempts, width, depth, …",
-        rich_help_panel=_WHAT,
-    ),
-]
 MaxTokens = Annotated[
     int | None,
     typer.Option(min=1, help="Token limit of the call that answers, without thoughts.", rich_help_panel=_WHAT),
 ]
 Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of that call; 0 is greedy.", rich_help_panel=_WHAT)]
-TopP = Annotated[
-    float | None, typer.Option(min=0.0, max=1.0, help="Share of the likeliest tokens.", rich_help_panel=_WHAT)
-]
-Think = Annotated[
-    Thinking | None,
-    typer.Option(help="Whether a model that can shall think before it answers.", rich_help_panel=_WHAT),
-]
-
-
 _GENERATION: dict[str, Any] = {
     "max_tokens": MaxTokens,
     "temperature": Temperature,
-    "top_p": TopP,
-    "thinking": Think,
 }
 """Flags that make its `generation`."""
 _REQUEST: dict[str, Any] = {
@@ -164,7 +155,6 @@ _REQUEST: dict[str, Any] = {
     "n": Count,
     "tokens": Tokens,
     "seconds": Seconds,
-    "budget": Limits,
     **_GENERATION,
 }
 """Flags that make a `Request`, by its fields."""
@@ -215,18 +205,6 @@ class Common:
         str | None,
         typer.Option(metavar="NAME", help="Environment variable with that server's key.", rich_help_panel=_WHERE),
     ] = None
-    engines: Annotated[
-        int | None, typer.Option(min=1, help="Engines, each in a Ray actor.", rich_help_panel=_WHERE)
-    ] = None
-    gpus: Annotated[
-        float | None, typer.Option(min=0, help="GPUs that each engine reserves.", rich_help_panel=_WHERE)
-    ] = None
-    tensor_parallel: Annotated[
-        int | None, typer.Option(min=1, help="GPUs that hold one copy of the model.", rich_help_panel=_WHERE)
-    ] = None
-    tool_actors: Annotated[
-        int | None, typer.Option(min=0, help="Ray actors that run the tools of --tools.", rich_help_panel=_WHERE)
-    ] = None
     tools: Annotated[
         Path | None,
         typer.Option(
@@ -243,61 +221,60 @@ class Common:
         str | None,  # not a path: the word `off` is not one
         typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
     ] = None
-    cache: Annotated[
-        str | None,  # not a path: the word `on` is not one
-        typer.Option(metavar="on|FILE", help="Keep results of the model, and use them again.", rich_help_panel=_WHERE),
-    ] = None
-    telemetry: Annotated[
-        bool | None,
-        typer.Option("--otel/--no-otel", help="Send OpenTelemetry spans (to OTEL_…).", rich_help_panel=_WHERE),
-    ] = None
     seed: Annotated[int | None, typer.Option(help="Of all sampling.", rich_help_panel=_WHERE)] = None
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings, TOML.", rich_help_panel=_WHERE)] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", autocompletion=_settings, rich_help_panel=_WHERE,
+                     help="Any other setting, such as engines=4, cache=on, budget=cost=0.5; repeatable."),
+    ] = None  # fmt: skip
 
     def load(self, **settings: Any) -> Config:
         """Return the configuration: these flags over environment and file. Raises `ConfigError`."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "config"}
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("config", "settings")]
+        given = {**settings, **{name: getattr(self, name) for name in names}}
+        given |= dict(map(_setting, self.settings or ()))
         if self.script is not None and self.worker is None:
             given["worker"] = "scripted"
         if self.base_url is not None and self.worker is None:
             given["worker"] = "http"
-        config = Config.load(file=self.config, **given, **settings)
+        config = Config.load(file=self.config, **given)
         allow(*config.allow)
         logging.getLogger("plait").setLevel(config.log_level.upper())
         return config
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of its parameters `common` (`Common`) and `request` (`Request`).
+    """Give a command the options of its parameters that are groups: `Request` and dataclasses such as `Common`.
 
-    Each arrives as one keyword argument. An option of the command's own takes the place of one with the same name; one
-    that is not given is not in the request, so that it is the settings'.
+    Each group arrives as one keyword argument. An option of the command's own, or of a dataclass, takes the place of a
+    request's with the same name; one that is not given is not in the request, so that it is the settings'.
     """
     hints = typing.get_type_hints(command, include_extras=True)
     parameters = inspect.signature(command).parameters.values()
-    own = [
-        parameter.replace(annotation=hints[parameter.name])
-        for parameter in parameters
-        if hints[parameter.name] not in _GROUPS
-    ]
-    groups = {
-        parameter.name: _spread(hints[parameter.name], hints)
-        for parameter in parameters
-        if hints[parameter.name] in _GROUPS
-    }
-    every = [*own, *(option for options in groups.values() for option in options)]
+    named = [name for name in inspect.signature(command).parameters if _is_group(hints[name])]
+    every = [part.replace(annotation=hints[part.name]) for part in parameters if part.name not in named]
+    groups: dict[str, list[str]] = {}
+    for name in sorted(named, key=lambda name: hints[name] is Request):  # a request leaves out what the others have
+        options = _spread(hints[name], [option.name for option in every])
+        groups[name] = [option.name for option in options]
+        every += options
 
     @functools.wraps(command)
     def with_common(**given: Any) -> None:
         for name, options in groups.items():
-            values = {option.name: given.pop(option.name) for option in options}
-            given[name] = Common(**values) if hints[name] is Common else _request(values)
+            values = {option: given.pop(option) for option in options}
+            given[name] = _request(values) if hints[name] is Request else hints[name](**values)
         command(**given)
 
     del with_common.__wrapped__
     with_common.__signature__ = inspect.Signature(every)  # pyright: ignore[reportAttributeAccessIssue]
     with_common.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return with_common
+
+
+def _is_group(hint: object) -> bool:
+    return hint is Request or dataclasses.is_dataclass(hint)
 
 
 def _request(values: dict[str, Any]) -> Request:
@@ -308,9 +285,6 @@ def _request(values: dict[str, Any]) -> Request:
     request = Request.of(given)
     trust(request.task, request.planner, request.merge, *request.policies)
     return request
-
-
-_GROUPS = (Common, Request)
 
 
 def _spread(group: type, but: Container[str]) -> list[inspect.Parameter]:

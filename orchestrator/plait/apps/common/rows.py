@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -97,15 +98,15 @@ def _of_csv(reader: csv.DictReader[str]) -> Iterator[RawRow]:
         yield RawRow(reader.line_num, {name: cell for name, cell in cells.items() if cell}, fault)
 
 
-def read_problems(path: Path, problem: Callable[[Any], T], example: str) -> list[T]:
-    """Convert the fields of each row with `problem`, which raises `ValueError` for an invalid row.
+def read_problems(path: Path, problem: Callable[[Any], T], example: str, limit: int | None = None) -> list[T]:
+    """Convert the fields of the first `limit` rows with `problem`, which raises `ValueError` for an invalid row.
 
     Raises `ConfigError` for a file that cannot be read or has no rows, and one that names the lines at fault.
     """
     problems: list[T] = []
     faults: list[str] = []
     try:
-        for row in raw_rows(path):
+        for row in islice(raw_rows(path), limit):
             try:
                 if row.fault:
                     raise ValueError(row.fault if is_csv(path) else f"{row.fault}; write {example}")

@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
@@ -80,17 +80,21 @@ class StepTree:
         tree._tokens, tree._seconds = report.usage.completion, report.seconds
         return tree
 
+    @classmethod
+    def of_steps(cls, steps: Iterable[StepRecord]) -> StepTree:
+        """Return the tree of some steps with all facts; a join's text is how it came to its value."""
+        tree = cls(facts=True)
+        for record in steps:
+            tree._draw(record)
+            if record.kind == "join" and record.reason:
+                tree._lines[record.step].text = record.reason
+        return tree
+
     def take(self, news: RunEvent) -> None:
         """Take one piece of news. That of the answer ends the clock."""
         match news.kind:
             case "step":
-                record = news.record
-                line = self._line(record)
-                if record.value is not None:
-                    line.text = _as_line(record.value)
-                if self._facts:
-                    cached = f"{record.usage.cached} hit" if record.usage.cached else ""
-                    line.facts = "  ".join(filter(None, (record.sure, cached))) or line.facts
+                self._draw(news.record)
             case "text":
                 if news.step in self._lines:
                     line = self._lines[news.step]
@@ -104,9 +108,9 @@ class StepTree:
                 for record in news.answer.trace:
                     self._line(record)
 
-    def renderable(self, width: int, height: int | None = None) -> RenderableType:
-        """Return the tree in at most `width` columns; with `height`, groups of like steps that have ended are folded
-        into one line each, first the oldest, and the rest is cut."""
+    def renderable(self, width: int, height: int | None = None, *, head: bool = True) -> RenderableType:
+        """Return the tree in at most `width` columns, its `head` line included; with `height`, groups of like steps
+        that have ended are folded into one line each, first the oldest, and the rest is cut."""
         rows = self._rows(fold=False)
         if height is not None and len(rows) + 1 > height:
             rows = self._rows(fold=True)
@@ -116,12 +120,20 @@ class StepTree:
         names = min(max((len(guide) + len(line.record.name) for guide, line in rows), default=0), max(12, width // 3))
         labels = min(max((len(line.record.label) for _, line in rows), default=0), width // 4)
         facts = max((len(line.facts) for _, line in rows), default=0)
-        drawn = [self._head(width), *(_drawn(guide, line, names, facts, labels, width) for guide, line in rows)]
-        return Group(*drawn)
+        drawn = (_drawn(guide, line, names, facts, labels, width) for guide, line in rows)
+        return Group(*([self._head(width)] if head else []), *drawn)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = max(8, options.size.height - 4) if console.is_terminal else None
         yield self.renderable(options.max_width, height)
+
+    def _draw(self, record: StepRecord) -> None:
+        """Draw a step as it is now, with the text and the facts that are known of it."""
+        line = self._line(record)
+        if record.value is not None or record.text:
+            line.text = _as_line(record.value if record.value is not None else record.text)
+        if self._facts:
+            line.facts = _facts(record) or line.facts
 
     def _line(self, record: StepRecord) -> TreeLine:
         line = self._lines.get(record.step)
@@ -253,6 +265,15 @@ def _cut(text: Text, width: int) -> Text:
     text.truncate(width, overflow="ellipsis")
     text.no_wrap = True
     return text
+
+
+def _facts(record: StepRecord) -> str:
+    """Return how sure the model was, what the prefix cache served of the prompt, and the seconds of a step."""
+    began = next((at for at, state, _ in record.moves if state == "running"), None)
+    ended = record.ended_at
+    seconds = "" if began is None or ended is None else f"{ended - began:.2f} s"
+    cached = f"{record.usage.cached}/{record.usage.prompt} cached" if record.usage.cached else ""
+    return "  ".join(filter(None, (record.sure, cached, seconds)))
 
 
 def _as_line(value: JsonValue) -> str:

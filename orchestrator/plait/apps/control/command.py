@@ -1,12 +1,11 @@
-"""`plait runs top|watch|cancel|prune|pause|limit|set`: show and control running runs from another process.
+"""`plait runs cancel|pause|set`, and `show --follow`: follow and steer running runs from another process.
 
-The verbs are rows of a table (`runtime/control/verbs.py`); each row makes a command.
+What can be done to a run are the rows of a table, `runtime/control/verbs.py`.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ import typer
 from ...core.errors import UsageError
 from ...runtime.client.config import Config
 from ...runtime.control.socket import Peer, peers
-from ...runtime.control.verbs import VERBS, Verb, VerbArgument, limit_of
+from ...runtime.control.verbs import VERBS, Verb, limit_of
 from ...runtime.journal.directory import match_run
 from ...runtime.journal.location import Database
 from ..common.options import Json
@@ -22,8 +21,18 @@ from ..common.output import Output, opened
 from ..common.terminal import safe
 from .distant import Distant, under_way
 
-__all__ = ["RunUnderWay", "cancel", "find", "limit", "pause", "processes", "prune", "row_of", "set_", "steer",
-           "store_of_settings", "watch"]  # fmt: skip
+__all__ = [
+    "RunUnderWay",
+    "cancel",
+    "find",
+    "follow",
+    "pause",
+    "processes",
+    "row_of",
+    "set_",
+    "steer",
+    "store_of_settings",
+]
 
 RunUnderWay = Annotated[
     str | None,
@@ -66,7 +75,7 @@ def _found(run: str | None, *, changes: bool = True) -> tuple[Peer | Distant, st
     under_way = find(run, changes=changes)
     if under_way is None:
         which = "no run" if run is None else f"no run {run!r}"
-        raise UsageError(f"{which} is running here: `plait runs top` shows the running runs")
+        raise UsageError(f"{which} is running here: `plait runs list --live` shows the running runs")
     return under_way
 
 
@@ -83,49 +92,53 @@ def steer(verb: Verb, where: Peer | Distant, run: str, **given: Any) -> None:
         list(where.ask(verb.name, run=run, **given))
 
 
-def _command(verb: Verb) -> Callable[..., None]:
-    """Return the command of a verb that is done to one run: RUN, what the verb needs, and options for the rest."""
-    needs_run = any(argument.required for argument in verb.arguments)  # words after it: RUN cannot be left out
-
-    def command(run: str | None, as_json: bool, **given: str) -> None:
-        with opened(as_json) as output:
-            if verb.name == "limit":
-                limit_of(**given)  # refused before a run is looked for
-            where, name = _found(run)
-            steer(verb, where, name, **given)
-            words = " ".join(given[argument.name] for argument in verb.arguments if argument.required)
-            _say(
-                output,
-                {"run": name, "done": verb.name, **given},
-                f"{' '.join(filter(None, (verb.name, words)))}: run {name}",
-            )
-
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    command.__doc__ = verb.about
-    parameters = [
-        inspect.Parameter(
-            "run", keyword, annotation=RunUnderWay, default=inspect.Parameter.empty if needs_run else None
-        ),
-        *(_parameter(argument) for argument in verb.arguments),
-        inspect.Parameter("as_json", keyword, annotation=Json, default=False),
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+def _steer(run: str | None, verb: str, output: Output, **given: str) -> None:
+    where, name = _found(run)
+    steer(VERBS[verb], where, name, **given)
+    words = " ".join(value for key, value in given.items() if key != "reason")
+    _say(output, {"run": name, "done": verb, **given}, f"{' '.join(filter(None, (verb, words)))}: run {name}")
 
 
-def _parameter(argument: VerbArgument) -> inspect.Parameter:
-    info: Any = (
-        typer.Argument(metavar=argument.name.upper(), help=argument.about)
-        if argument.required
-        else typer.Option(f"--{argument.name}", metavar="TEXT", help=argument.about)
-    )
-    default: Any = inspect.Parameter.empty if argument.required else ""
-    return inspect.Parameter(argument.name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[str, info],
-                             default=default)  # fmt: skip
+def cancel(
+    run: RunUnderWay = None,
+    step: Annotated[
+        str, typer.Argument(help="A step's name or a pattern such as `child-*`: only these steps are cancelled.")
+    ] = "",
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for readers of the run.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Cancel a run, whose process prints what was done, or some steps of it."""
+    with opened(as_json) as output:
+        _steer(run, "prune" if step else "cancel", output, **({"step": step} if step else {}), reason=reason)
 
 
-cancel, prune, pause, limit = (_command(VERBS[name]) for name in ("cancel", "prune", "pause", "limit"))
+def pause(run: RunUnderWay = None, as_json: Json = False) -> None:
+    """Start no new steps of a run; running steps continue."""
+    with opened(as_json) as output:
+        _steer(run, "pause", output)
+
+
+def set_(
+    name: Annotated[str, typer.Argument(help="A limit of a run (width, tokens, seconds, …), `slots` or `log_level`.")],
+    value: Annotated[
+        str, typer.Argument(help="A number, or `none` for no limit; debug, info, warning or error for `log_level`.")
+    ],
+    run: RunUnderWay = None,
+    worker: Annotated[str, typer.Option(metavar="NAME", help="Worker with these slots, of several.")] = "",
+    pid: Annotated[int | None, typer.Option(help="Process id; by default all processes of this host.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Change a limit of a run, or the slots of a worker or the log level of running processes."""
+    with opened(as_json) as output:
+        if name not in ("slots", "log_level"):
+            limit_of(name, value)  # refused before a run is looked for
+            _steer(run, "limit", output, name=name, value=value)
+            return
+        done = [process["pid"] for peer, process, _ in processes() if pid in (None, process["pid"])
+                for _ in peer.ask("set", name=name, value=value, worker=worker)]  # fmt: skip
+        if not done:
+            raise UsageError("no process of plait is running here" if pid is None else f"no process {pid} listens")
+        _say(output, {"set": name, "value": value, "pids": done}, f"{name}={value} in {len(done)} processes")
 
 
 def _say(output: Output, row: dict[str, Any], words: str) -> None:
@@ -135,8 +148,8 @@ def _say(output: Output, row: dict[str, Any], words: str) -> None:
         output.people.print(safe(words), soft_wrap=True, markup=False, highlight=False)
 
 
-def watch(run: RunUnderWay = None, as_json: Json = False) -> None:
-    """Follow a run to its end: steps that move, questions, the answer; with --json all news, one object a line."""
+def follow(run: str | None, as_json: bool) -> None:
+    """Print a run's steps, questions and answer to its end; with `as_json` all its events, one object a line."""
     with opened(as_json) as output:
         for row in _follow(run):
             if as_json:
@@ -159,19 +172,3 @@ def _follow(run: str | None) -> Iterator[dict[str, Any]]:
         yield from where.ask("watch", None, run=name)
     except OSError:
         raise UsageError(f"the process of run {name} ended: `plait runs show {name[:8]}` shows its progress") from None
-
-
-def set_(
-    name: Annotated[str, typer.Argument(help="slots or log_level.")],
-    value: Annotated[str, typer.Argument(help="How many jobs at the same time; debug, info, warning or error.")],
-    worker: Annotated[str, typer.Option(metavar="NAME", help="Whose slots, where there are several.")] = "",
-    pid: Annotated[int | None, typer.Option(help="Process id; by default all processes of this host.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Change the slots of a worker, or the log level, of running processes."""
-    with opened(as_json) as output:
-        done = [process["pid"] for peer, process, _ in processes() if pid in (None, process["pid"])
-                for _ in peer.ask("set", name=name, value=value, worker=worker)]  # fmt: skip
-        if not done:
-            raise UsageError("no process of plait is running here" if pid is None else f"no process {pid} listens")
-        _say(output, {"set": name, "value": value, "pids": done}, f"{name}={value} in {len(done)} processes")

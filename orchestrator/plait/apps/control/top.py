@@ -1,50 +1,38 @@
-"""`plait runs top`: all running runs on this host and in the store, live in the terminal."""
+"""`plait runs list --live`: all running runs on this host and in the store."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..common.options import Json
-from ..common.output import opened
+from ..common.output import Output
 from ..common.terminal import safe
 from .command import processes, store_of_settings
 from .distant import under_way
 
-__all__ = ["top"]
+__all__ = ["show_live"]
+
+_INTERVAL_S = 1.0
 
 
-def top(
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    as_json: Json = False,
-) -> None:
+def show_live(output: Output, follow: bool) -> None:
     """Show all running runs on this host, and in the store that `journal` names: steps, tokens per second, budgets, and
-    the workers that they share.
-
-    Ends with Ctrl-C. With --json each snapshot is one line.
-    """
+    the workers that they share. `follow`: again each second, until Ctrl-C; as JSON each snapshot is one line."""
     before: dict[str, tuple[float, int]] = {}
-    with opened(as_json) as output:
-        if as_json:
-            while True:
-                output.result(_look(before))
-                if once:
-                    return
-                time.sleep(every)
-        if once:
-            output.people.print(_shown(_look(before)))
-            return
-        with Live(console=output.people, auto_refresh=False, screen=output.people.is_terminal) as live:
-            while True:
-                live.update(_shown(_look(before)), refresh=True)
-                time.sleep(every)
+    if not follow:
+        look = _look(before)
+        output.result(look) if output.json else output.people.print(_shown(look))
+        return
+    with Live(console=output.people, auto_refresh=False, screen=output.people.is_terminal) as live:
+        while True:
+            look = _look(before)
+            output.result(look) if output.json else live.update(_shown(look), refresh=True)
+            time.sleep(_INTERVAL_S)
 
 
 def _look(before: dict[str, tuple[float, int]]) -> dict[str, Any]:

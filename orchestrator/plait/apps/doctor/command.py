@@ -11,18 +11,19 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from ... import __version__
 from ...core.errors import ConfigError, PlaitError
-from ...core.request import Request
+from ...core.ops import Plugin
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.trust import trust
-from ..commands.plan import planned
 from ..common.interrupt import Stopper, run_stoppable
-from ..common.options import Common, Dialect, Json, Planner, common_options
+from ..common.options import Common, Json, Planner, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
 from ..common.session import opened_session
 from .checks import Check, all_checks
+from .packages import versions as library_versions
 
 __all__ = ["doctor"]
 
@@ -33,13 +34,18 @@ _PROMPT = "3 5 7 11 -> 24"
 @common_options
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Only look: load no libraries and start nothing.")] = False,
+    versions: Annotated[
+        bool, typer.Option("--versions", help="Print the versions of plait and of its libraries only.")
+    ] = False,
     planner: Planner = None,
-    dialect: Dialect = None,
     as_json: Json = False,
     *,
     common: Common,
 ) -> None:
     """Check Python, libraries, names, model, memory, Ray and engine; say what is wrong and what to do."""
+    if versions:
+        print_versions(as_json)
+        return
     with opened(as_json) as output:
         checks = [configuration(common)]
         config = None if checks[0].grade == "fail" else common.load()
@@ -49,8 +55,8 @@ def doctor(
         for check in all_checks(config, quick):
             checks.append(check)
             _say(check, output)
-        if planner is not None or dialect is not None:
-            checks.append(fitting(config.model, planner, dialect))
+        if planner is not None:
+            checks.append(fitting(config.model, planner))
             _say(checks[-1], output)
         if not quick and not any(check.grade == "fail" for check in checks):
             checks.append(run_stoppable(lambda stopper: trial(config, output, stopper)))
@@ -64,6 +70,17 @@ def doctor(
         raise typer.Exit(1)
 
 
+def print_versions(as_json: bool) -> None:
+    """Print the versions of plait and of its libraries."""
+    with opened(as_json) as output:
+        numbers = {"plait": __version__, **library_versions()}
+        if as_json:
+            output.result(numbers)
+            return
+        for name, number in numbers.items():
+            output.people.print(f"{name:<14} {number or '-'}", markup=False)
+
+
 def configuration(common: Common) -> Check:
     """Check that the settings can be read."""
     try:
@@ -73,10 +90,10 @@ def configuration(common: Common) -> Check:
     return Check("settings", "ok", f"worker {config.worker}, {config.engines} engine{'s' * (config.engines > 1)}")
 
 
-def fitting(model: str, planner: str | None, dialect: str | None) -> Check:
+def fitting(model: str, planner: str) -> Check:
     """Check that the model's tokenizer and chat template are what a planner needs."""
     try:
-        spec = planned(Request.of({"planner": planner}), None, dialect).planner
+        spec = Plugin.of(planner)
         trust(spec)
         warnings = preflight(Plugins().planner(spec), model)
     except PlaitError as error:

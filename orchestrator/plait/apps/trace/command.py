@@ -52,7 +52,6 @@ def trace(
             "(Harbor); mooncake: the load on the server, for replays.",
         ),
     ] = "chrome",
-    only: Annotated[str | None, typer.Option("--run", metavar="ID", help="Which run of the journal.")] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write; by default plait-ID.FORMAT.json.")
     ] = None,
@@ -79,7 +78,7 @@ def trace(
     if send and (form != "otel" or out is not None):
         raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
     allow(*(allowed or ()))
-    journal, run_id = journal_of(run, place_of(place), only)
+    journal, run_id = journal_of(run, place_of(place))
     with opened(as_json) as output:
         made = read_trace(journal, Plugins(), run_id)
         ending = {"otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}.get(form, f".{form}.json")

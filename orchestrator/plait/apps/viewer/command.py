@@ -27,7 +27,6 @@ def view(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
     ] = "",
-    only: Annotated[str | None, typer.Option("--run", metavar="ID", help="Which run of the journal.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; plait-ID.html by default.")] = None,
     open_it: Annotated[
         bool | None, typer.Option("--open/--no-open", help="Show it in a browser; by default if there is a display.")
@@ -41,7 +40,7 @@ def view(
     The file needs no server and loads nothing. It holds the run's prompts and texts.
     """
     allow(*(allowed or ()))
-    journal, run_id = journal_of(run, place_of(place), only)
+    journal, run_id = journal_of(run, place_of(place))
     with opened(as_json) as output:
         trace = read_trace(journal, Plugins(), run_id)
         path = (out or default_name(trace, ".html")).expanduser()
@@ -50,7 +49,11 @@ def view(
         if as_json:
             output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
         else:
-            more = f"; {counted(trace.others, 'more run')} in the journal: choose with --run" if trace.others else ""
+            more = (
+                f"; {counted(trace.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
+                if trace.others
+                else ""
+            )
             output.people.print(
                 f"{path}: run {trace.run}, {counted(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
             )

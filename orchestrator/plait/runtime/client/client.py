@@ -76,8 +76,8 @@ class AsyncOrchestrator:
         on_ask: puts the questions of tools (`await ctx.ask(…)`) to a person and returns the answer; an ordinary
             function is called on a thread of its own. Without it a question waits for `Handle.answer`, and in `run`,
             which gives out no handle, the tool fails. `"later"`: it waits there too, for an answer from another process
-            (`plait runs questions`).
-        control: whether `plait runs` and `plait runs top` see and steer its runs, as they do those of commands.
+            (`plait runs answer`).
+        control: whether `plait runs` sees and steers its runs, as they do those of commands.
         config: a whole configuration; without it `Config.load` reads file, environment and `settings`, by their names.
 
     >>> from plait.workers.scripted import Reply, Scripted

@@ -118,7 +118,7 @@ class Control:
         name = match_run(run, (name for name in runs if self._sees(name)), changes=changes)
         if name is None:
             which = "no run" if run is None else f"no run {run!r}"
-            raise UsageError(f"there is {which} under way: `plait runs top` shows those that are")
+            raise UsageError(f"there is {which} under way: `plait runs list --live` shows those that are")
         return runs[name]
 
     def process(self) -> dict[str, Any]:

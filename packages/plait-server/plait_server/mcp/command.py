@@ -16,9 +16,7 @@ from plait.apps.common.options import (
     Policies,
     Seconds,
     Temperature,
-    Think,
     Tokens,
-    TopP,
     common_options,
 )
 from plait.apps.models.standing import joined
@@ -47,8 +45,6 @@ def mcp(
     seconds: Seconds = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
-    top_p: TopP = None,
-    thinking: Think = None,
     *,
     common: Common,
 ) -> None:
@@ -71,8 +67,6 @@ def mcp(
         seconds=seconds,
         max_tokens=max_tokens,
         temperature=temperature,
-        top_p=top_p,
-        thinking=thinking,
     )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(config, access))

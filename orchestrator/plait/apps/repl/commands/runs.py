@@ -11,10 +11,11 @@ from ....core.plan import Plan
 from ....runtime.control.verbs import VERBS, Verb
 from ....runtime.plugins.trust import refuse
 from ...commands.run import where_time_went
+from ...common.tree import StepTree
 from ..conversation import Repl
 from ..registry import command, path_of, take_flags
 from ..state import ReplTurn
-from ..view import Text, branches, plan_tree, story
+from ..view import Text, story
 
 __all__: list[str] = []
 
@@ -29,14 +30,8 @@ async def _plan(repl: Repl, rest: str) -> None:
     if "--mermaid" in flags or "--dot" in flags:
         repl.screen.print((graph.mermaid(made) if "--mermaid" in flags else graph.dot(made)).rstrip())
         return
-    chain, layers = graph.critical_path(made), graph.waves(made)
-    wide = max(map(len, layers), default=0)
-    repl.screen.print(Text(plan_tree(made), no_wrap=True, overflow="ellipsis"))
-    repl.screen.print(
-        f"{counted(len(made.steps), 'step')}, {counted(len(layers), 'wave')}, width {wide}, critical path at most "
-        f"{chain.length:g} tokens",
-        style="dim",
-    )
+    repl.screen.print(Text(graph.text(made).rstrip(), no_wrap=True, overflow="ellipsis"))
+    repl.screen.print(graph.summary(made), style="dim")
 
 
 @command("run", "[QUESTION | --plan FILE]", "Ask a question (the last one again), or run a plan from a file.", "text")
@@ -60,7 +55,11 @@ async def _run(repl: Repl, rest: str) -> None:
 async def _branches(repl: Repl, rest: str) -> None:
     turn = repl.turn_of(rest)
     repl.screen.print(Text(f"run {turn.run or '-'}  {turn.title}", style="dim", no_wrap=True, overflow="ellipsis"))
-    repl.screen.print(branches(turn, repl.screen.width))
+    if not turn.steps:
+        repl.screen.print("no steps yet")
+        return
+    tree = StepTree.of_steps(turn.steps.values())
+    repl.screen.print(tree.renderable(repl.screen.width, head=False))
 
 
 @command("why", "[STEP] [--full]", "One step's story, verdict or failure; without a step, the answer's.", "step")

@@ -11,7 +11,7 @@ from plait.core.sampling import StructuredOutput
 
 from .errors import invalid
 
-__all__ = ["FormFields"]
+__all__ = ["StructuredOutputFields"]
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
@@ -27,7 +27,7 @@ class StructuredOutputs(BaseModel):
     grammar: str | None = None
 
 
-class FormFields(BaseModel):
+class StructuredOutputFields(BaseModel):
     """The fields for a structured output; a request may set one."""
 
     structured_outputs: StructuredOutputs | None = None
@@ -42,18 +42,18 @@ class FormFields(BaseModel):
     @property
     def output_form(self) -> dict[str, JsonValue] | None:
         """The JSON schema of the answer. Raises `ApiError` for a body without a form, or with several."""
-        name, kind, spec = self._form()
+        name, kind, spec = self._read_form()
         if kind == "json_object":
             return {"type": "object"}
-        return _schema(name, spec) if kind == "json" else None
+        return _parse_schema(name, spec) if kind == "json" else None
 
     @property
     def text_form(self) -> StructuredOutput | None:
         """Another form that the answer's text is held to. Raises `ApiError`."""
-        _, kind, spec = self._form()
+        _, kind, spec = self._read_form()
         return StructuredOutput(kind=cast("Any", kind), spec=spec) if kind in ("regex", "choice", "grammar") else None
 
-    def _form(self) -> tuple[str, str, JsonValue]:
+    def _read_form(self) -> tuple[str, str, JsonValue]:
         """Return (field, kind, spec) of the structured output, or empty strings."""
         given = self.structured_outputs
         inner: Mapping[str, Any] = {} if given is None else given.model_dump(by_alias=True, exclude_none=True)
@@ -76,7 +76,7 @@ class FormFields(BaseModel):
         return forms[0] if forms else ("", "", None)
 
 
-def _schema(name: str, spec: JsonValue) -> dict[str, JsonValue]:
+def _parse_schema(name: str, spec: JsonValue) -> dict[str, JsonValue]:
     if isinstance(spec, str):
         from pydantic_core import from_json
 

@@ -1,4 +1,4 @@
-"""`plait try FILE`: from a file of one's own to a comparison in one command."""
+"""`plait eval FILE --quick`: from a file of one's own to a comparison in one command."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ def parquet(question: str, answer: str) -> Path:
 
 @pytest.mark.parametrize("write", [jsonl, csv, parquet])
 def test_a_file_is_compared_without_a_word_about_its_columns(write: Any, plait: Plait, script: Any) -> None:
-    done = plait("try", write("question", "answer"), "--script", script("Answer: 42"))
+    done = plait("eval", "--quick", write("question", "answer"), "--script", script("Answer: 42"))
     assert done.code == 0, done.err
-    assert "asked is 'question' (by its name), right is 'answer'" in done.err and "compared as numbers" in done.err
+    assert "question 'question' (by its name), answer 'answer'" in done.err and "compared as numbers" in done.err
     assert "\nsingle: 3 of 3: 2 solved\nsample:n=5: 1 of 3: " in done.err
     for planner in ("single", "sample:n=5", "route"):
         assert planner in done.out
-    assert "66.7%" in done.out and "plait eval plain:equal=number --problems" in done.out and "plait batch" in done.out
+    assert "66.7%" in done.out and "plait eval mine." in done.out and "plait batch" in done.out
 
 
 def test_the_commands_that_it_prints_work(plait: Plait, script: Any) -> None:
     replies = script("Answer: 42")
-    done = plait("try", csv("q", "a"), "--script", replies, "--planner", "single", "--planner", "sample:n=3")
+    planners = ("--planner", "single", "--planner", "sample:n=3")
+    done = plait("eval", "--quick", csv("q", "a"), "--script", replies, *planners)
     commands = [line.split() for line in done.out.splitlines() if line.startswith("  plait ")]
     assert len(commands) == 2
     for words in commands:
@@ -58,12 +59,12 @@ def test_the_commands_that_it_prints_work(plait: Plait, script: Any) -> None:
 
 def test_where_nothing_is_right_it_says_what_was_read_and_how_to_go_on(plait: Plait, script: Any) -> None:
     replies = script({"when": "Answer: X", "text": "Answer: 42"}, {"text": "It is forty-two, I think."})
-    done = plait("try", csv("q", "a"), "--script", replies)
-    assert "Of row 1 '42' is wanted, and the answer read is 'It is forty-two, I think.'" in done.out
+    done = plait("eval", "--quick", csv("q", "a"), "--script", replies)
+    assert "Row 1 wants '42'; the answer read is 'It is forty-two, I think.'" in done.out
     (option,) = [shlex.split(line) for line in done.out.splitlines() if line.startswith("  --planner ")]
-    again = plait("try", "mine.csv", "--script", replies, *option)
-    assert " on 3 of 3 plain problems" in again.out and "2 (66.7 %" in again.out
-    assert "Nothing is right" not in again.out
+    again = plait("eval", "--quick", "mine.csv", "--script", replies, *option)
+    assert " on 3 of 3 plain:equal=number problems" in again.out and "2 (66.7 %" in again.out
+    assert "No answer is right" not in again.out
 
 
 @pytest.mark.parametrize(
@@ -100,10 +101,50 @@ def test_files_that_cannot_be_read_are_refused_in_words(plait: Plait, script: An
     Path("bad.parquet").write_bytes(b"PAR1 nothing")
     for name, says in {
         "bad.jsonl": "line 1: not JSON",
-        "empty.csv": "has no rows",
-        "nix.csv": "cannot be read",
+        "empty.csv": "has no problems",
+        "nix.csv": "there is no file nix.csv",
         "bad.parquet": "cannot be read as Parquet",
     }.items():
-        done = plait("try", name, "--script", script("yes"))
+        done = plait("eval", "--quick", name, "--script", script("yes"))
         assert done.code == 2 and says in done.err, done.err
-    assert "plait try empty.csv" in plait("eval", "empty.csv").err
+
+
+def test_a_file_without_a_word_is_graded_whole_by_the_planner_of_the_settings(plait: Plait, script: Any) -> None:
+    done = plait("eval", jsonl("question", "answer"), "--script", script("Answer: 42"), "--json")
+    assert (done.json["planner"], done.json["n"], done.json["solved"]) == ("single", 3, 2)
+    assert (done.json["task"], done.json["text"], done.json["want"]) == ("plain:equal=number", "question", "answer")
+    done = plait("eval", "mine.jsonl", "--script", script("Answer: 42"), "--limit", 1, "--task", "plain", "--json")
+    assert (done.json["n"], done.json["task"]) == (1, "plain"), "a task that is named is taken as it is"
+
+
+def test_grades_are_those_of_batch(plait: Plait, script: Any) -> None:
+    """`eval` is the short form of `batch --grade`; several planners or a task imply it."""
+    replies, file = script("Answer: 42"), jsonl("question", "answer")
+    short = plait("eval", file, "--script", replies, "--json").json
+    for words in ((file, "--grade"), (file, "--planner", "single", "--planner", "sample:n=2")):
+        long = plait("batch", *words, "--script", replies, "--json").json
+        long = long.get("planners", [long])[0]
+        assert {**long, "seconds": 0, "start_seconds": 0} == {**short, "seconds": 0, "start_seconds": 0}
+    assert plait("batch", "countdown", "--limit", 2, "--script", replies, "--json").json["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["mine.jsonl"], "--out is missing"),
+        (["mine.jsonl", "--grade", "--order", "prefix"], "are for rows without grades"),
+        (["mine.jsonl", "--out", "o.jsonl", "--plot", "p.png"], "need grades: add --grade"),
+        (["countdown", "--task", "plain"], "--task goes with a file, not with the task 'countdown'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(words: list[str], says: str, plait: Plait, script: Any) -> None:
+    jsonl("question", "answer")
+    done = plait("batch", *words, "--script", script("x"))
+    assert done.code == 2 and says in done.err, done.err
+
+
+def test_the_first_rows_of_a_batch_are_run(plait: Plait, script: Any) -> None:
+    words = ("batch", jsonl("text", "answer"), "--out", "o.jsonl", "--script", script("42"), "--json")
+    done = plait(*words, "--limit", 2)
+    assert (done.json["rows"], done.json["done"]) == (2, 2)
+    assert len(Path("o.jsonl").read_text().splitlines()) == 2

@@ -1,0 +1,219 @@
+"""Words of the command line that have changed.
+
+For one minor version an old command line is rewritten, with a warning that shows the new one. What cannot be rewritten
+is refused with what to write now.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Collection, Sequence
+
+__all__ = ["COMMANDS", "FLAGS", "MOVED", "SETTINGS", "current_flags", "current_words", "find_moved"]
+
+COMMANDS = {
+    "compare": "eval", "doctor versions": "doctor --versions", "eval compare": "eval", "model convert": "model get",
+    "names": "plugins", "runs prune": "runs cancel", "runs questions": "runs answer",
+    "runs top": "runs list --live --follow", "runs watch": "runs show --follow", "try": "eval --quick",
+    "version": "doctor --versions",
+}  # fmt: skip
+"""Old commands whose arguments and flags a present command takes."""
+FLAGS: dict[str, dict[str, str]] = {
+    "": {"--anyway": "--force"},
+    "demo": {"--puzzles": "--limit"},
+    "eval": {"--answers": "--out", "--count": "--limit", "--rows": "--limit"},
+    "job submit": {"--id": "--name"},
+    "new": {"--in": "--out"},
+    "plan": {"--dot": "--format=dot", "--mermaid": "--format=mermaid", "--plan-text": "--plan"},
+    "runs list": {"--every": ""},
+}
+"""By command (`""`: all): old flags and their new names. Empty: the flag and its value are dropped."""
+SETTINGS = {
+    "--budget": "budget", "--cache": "cache", "--engines": "engines", "--gpus": "gpus",
+    "--kv-cache-mib": "kv_cache_mib", "--max-model-len": "max_model_len", "--no-otel": "telemetry=false",
+    "--on-uncertain-side-effect": "on_uncertain_side_effect", "--on-unknown": "on_uncertain_side_effect",
+    "--otel": "telemetry=true", "--slots": "slots", "--tensor-parallel": "tensor_parallel", "--thinking": "thinking",
+    "--threads": "threads", "--tool-actors": "tool_actors", "--top-p": "top_p", "--wait": "start_timeout",
+}  # fmt: skip
+"""Old flags of every command with settings: `--set NAME=VALUE` replaces them, unless a command has such a flag."""
+MOVED = {
+    "calibrate": "simulate calibrate", "ctl": "runs", "ctl events": "runs show --follow --json",
+    "ctl list": "runs list --live", "ctl set": "runs set", "engine down": "model down", "engine list": "model list",
+    "engine up": "model up", "questions": "runs answer", "replay": "runs replay", "rollouts": "learn rollouts",
+    "route": "learn route", "route fit": "learn route", "runs why": "why", "top": "runs list --live --follow",
+    "trace": "runs trace", "tune": "simulate tune", "view": "runs view",
+}  # fmt: skip
+"""Old commands that are refused, and what to write now."""
+
+
+def current_words(words: Sequence[str]) -> list[str]:
+    """Return a command line in present words; warn on standard error if it was in old ones."""
+    given = list(words)
+    for count in (2, 1):
+        if (new := COMMANDS.get(" ".join(given[:count]))) is not None and len(given) >= count:
+            given = [*new.split(), *given[count:]]
+            break
+    for command in ("", given[0] if given else "", " ".join(given[:2])):
+        given = _rename_flags(given, FLAGS.get(command, {}))
+    rewrite = _REWRITTEN.get(given[0] if given else "") or _REWRITTEN.get(" ".join(given[:2]))
+    if rewrite is not None:
+        given = rewrite(given)
+    if given != list(words):
+        _warn(shlex.join(["plait", *given]))
+    return given
+
+
+def find_moved(words: Sequence[str]) -> str:
+    """Return the message that refuses a command with another name now; empty for any other."""
+    old = next((name for name in (" ".join(words[:2]), *words[:1]) if name in MOVED), None)
+    if old is None:
+        return ""
+    new = MOVED[old]
+    if new == "runs" and len(words) > 1:
+        new = f"runs {words[1]}"
+    return f"`plait {old}` has another name now: `plait {new}`"
+
+
+def current_flags(words: Sequence[str], own: Collection[str]) -> list[str]:
+    """Return a command's arguments with old flags of settings as `--set`; warn for each. `own`: flags of the command.
+
+    `--dialect NAME` becomes an option of the planner.
+    """
+    result: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        if word == "--":
+            return [*result, word, *rest]
+        if flag in own or (flag not in SETTINGS and flag != "--dialect"):
+            result.append(word)
+            continue
+        setting = SETTINGS.get(flag, "dialect")
+        if "=" not in setting:
+            setting = f"{setting}={value if equals else next(rest, '')}"
+        if flag == "--dialect":
+            result = _set_dialect([*result, *rest], setting)
+            _warn(f"--planner threads:{setting}")
+            return current_flags(result, own)
+        result += ["--set", setting]
+        _warn(shlex.join(result[-2:]))
+    return result
+
+
+def _set_dialect(words: list[str], option: str) -> list[str]:
+    """Return arguments with an option added to their planner, which is `threads` if they name none."""
+    for place, word in enumerate(words):
+        if word == "--planner" and place + 1 < len(words):
+            spec = words[place + 1]
+            return [*words[: place + 1], f"{spec}{',' if ':' in spec else ':'}{option}", *words[place + 2 :]]
+    return ["--planner", f"threads:{option}", *words]
+
+
+def _rename_flags(words: list[str], table: dict[str, str]) -> list[str]:
+    result: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        new = table.get(flag)
+        if new is None:
+            result.append(word)
+        elif new == "":
+            _ = equals or next(rest, "")
+        else:
+            result.append(f"{new}={value}" if equals else new)
+    return result
+
+
+def _name_source(words: list[str]) -> list[str]:
+    """Return `eval TASK --problems FILE` as `eval FILE --task TASK`."""
+    file, (first, *rest) = _take_flag(words, "--problems")
+    return [first, file, "--task", *rest] if file and rest and not rest[0].startswith("-") else words
+
+
+def _count_actors(words: list[str]) -> list[str]:
+    """Return `batch --engine ray-data` as `batch --actors 1`."""
+    engine, rest = _take_flag(words, "--engine")
+    if engine == "ray-data" and not any(word.partition("=")[0] == "--actors" for word in rest):
+        rest += ["--actors", "1"]
+    return rest
+
+
+def _set_limit(words: list[str]) -> list[str]:
+    """Return `runs limit RUN NAME VALUE` as `runs set NAME VALUE RUN`."""
+    return ["runs", "set", *words[3:5], words[2], *words[5:]] if len(words) > 4 else words
+
+
+def _look_once(words: list[str]) -> list[str]:
+    """Return `runs top --once`, which is `runs list --live --follow --once` by now, as `runs list --live`."""
+    return [word for word in words if word not in ("--once", "--follow")] if "--once" in words else words
+
+
+def _select_run(words: list[str]) -> list[str]:
+    """Return `runs view JOURNAL --run ID` as `runs view ID --from JOURNAL`."""
+    run, rest = _take_flag(words, "--run")
+    return [*rest[:2], run, "--from", *rest[2:]] if run and len(rest) > 2 else words
+
+
+def _describe_simulation(words: list[str]) -> list[str]:
+    """Return `simulate` with its flags of the cluster and of the load as fields of `--cluster` and `--load`."""
+    if words[1:2] in (["tune"], ["calibrate"]):
+        return words
+    for option, flags in _SIMULATED.items():
+        words = _join_flags(words, option, flags)
+    return words
+
+
+def _describe_job(words: list[str]) -> list[str]:
+    """Return `job manifest` with its flags of the cluster as fields of `--cluster`."""
+    end = words.index("--") if "--" in words else len(words)
+    return [*_join_flags(words[:end], "--cluster", _JOB_CLUSTER), *words[end:]]
+
+
+def _join_flags(words: list[str], option: str, flags: Sequence[str]) -> list[str]:
+    """Return arguments with some flags as fields of one option."""
+    fields: list[str] = []
+    for flag in flags:
+        value, words = _take_flag(words, flag)
+        if value:
+            fields.append(f"{'engines' if flag == '--hosts' else flag[2:].replace('-', '_')}={value}")
+    return [*words, option, ",".join(fields)] if fields else words
+
+
+_SIMULATED = {
+    "--cluster": (
+        "--engines", "--hosts", "--slots", "--profile", "--decode-rate", "--call-seconds", "--vary", "--cache",
+        "--block", "--slow", "--die",
+    ),
+    "--load": ("--runs", "--rate", "--burstiness", "--arrivals", "--within"),
+}  # fmt: skip
+_JOB_CLUSTER = ("--workers", "--cpus", "--memory", "--gpus", "--claim", "--secret", "--namespace", "--retries")
+
+
+def _take_flag(words: list[str], flag: str) -> tuple[str, list[str]]:
+    """Return the value of a flag, and the words without it; empty if it is not among them."""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            end = place + (1 if equals else 2)
+            return value or " ".join(words[place + 1 : end]), words[:place] + words[end:]
+    return "", words
+
+
+def _warn(new: str) -> None:
+    from ..core.renamed import REMOVED_IN  # `plait --help` does without plait.core
+
+    sys.stderr.write(f"warning: this form is deprecated and will be removed in plait {REMOVED_IN}: write `{new}`\n")
+
+
+_REWRITTEN: dict[str, Callable[[list[str]], list[str]]] = {
+    "batch": _count_actors,
+    "eval": _name_source,
+    "job manifest": _describe_job,
+    "runs limit": _set_limit,
+    "runs list": _look_once,
+    "runs trace": _select_run,
+    "runs view": _select_run,
+    "simulate": _describe_simulation,
+}
+"""By command: what puts old arguments into another order."""
