@@ -245,8 +245,9 @@ EVENTS = frozenset(
 def test_a_past_participle_names_what_has_happened(path: str) -> None:
     """A class is a noun. Events and exceptions are what has happened; a plugin's class has the name that users type."""
     plugin = (Path(path).parent if path.endswith("__init__.py") else Path(path)).stem.replace("_", "")
+    shared = {home.partition(":")[2].lower() for home in sharing(path)}
     for node in ast.walk(tree(path)):
-        if not isinstance(node, ast.ClassDef) or path in EVENTS or node.name.lower() == plugin:
+        if not isinstance(node, ast.ClassDef) or path in EVENTS or node.name.lower() in {plugin, *shared}:
             continue
         bases = " ".join(map(ast.unparse, node.bases))
         if re.search(r"(Error|Exception|Interrupted|Failed|Lost)\b", bases):
@@ -518,6 +519,15 @@ def is_plugin(thing: object, kind: type, module: str) -> bool:
     return issubclass(thing, kind)
 
 
+def sharing(path: str) -> list[str]:
+    """Return `module:Class` of the plugins that share a file, as their family's `SHARED` lists them."""
+    if path not in plugin_files():
+        return []
+    family, _, file = module_name(path).rpartition(".")
+    homes: dict[str, str] = getattr(importlib.import_module(family), "SHARED", {})
+    return [home for home in homes.values() if home.partition(":")[0] == file]
+
+
 def test_every_kind_of_plugin_is_there() -> None:
     assert {kind_folder(path) for path in plugin_files()} == set(PLUGINS)
 
@@ -529,13 +539,16 @@ def test_a_plugin_file_exports_one_plugin(path: str) -> None:
     exported = [
         public for public in module.__all__ if is_plugin(getattr(module, public), PLUGINS[kind_folder(path)], name)
     ]
-    assert len(exported) == 1, f"{path} exports {exported or 'no plugin'} in __all__, not one plugin"
-    plugin = getattr(module, exported[0])
-    assert plugin.__doc__, f"{path}: {plugin.__name__} has no docstring"
-    if issubclass(plugin, Frozen):
-        assert plugin.model_config.get("frozen")
-        for option, field in plugin.model_fields.items():
-            assert field.description, f"{path}: the option {option} has no description"
+    if shared := sharing(path):
+        assert sorted(exported) == sorted(home.partition(":")[2] for home in shared), f"{path}: not as in SHARED"
+    else:
+        assert len(exported) == 1, f"{path} exports {exported or 'no plugin'} in __all__, not one plugin"
+    for plugin in (getattr(module, name) for name in exported):
+        assert plugin.__doc__, f"{path}: {plugin.__name__} has no docstring"
+        if issubclass(plugin, Frozen):
+            assert plugin.model_config.get("frozen")
+            for option, field in plugin.model_fields.items():
+                assert field.description, f"{path}: the option {option} has no description"
 
 
 # --- what is written and shipped -------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from plait.core.ops import ModelCall
 from plait.core.plan import Plan, Step, validate
 from plait.core.request import Request
 from plait.core.result import Result
-from plait.planners.threads.threads.dialects import load
+from plait.planners.threads.threads.dialects import load, names as dialect_names
 from plait.runtime.driver.flows import first_patch
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
@@ -28,7 +28,7 @@ from tests.plugin_names import module_names
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = module_names("planners")
-DIALECTS = module_names("planners/plait/planners/threads/threads/dialects")
+DIALECTS = dialect_names()
 PROMPT = "Translate these words into German: water, light, air."
 
 OPTIONS: dict[str, dict[str, Any]] = {

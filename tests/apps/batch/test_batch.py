@@ -296,9 +296,7 @@ def test_other_columns_are_carried_into_the_output_and_named(plait: Plait, tmp_p
     assert second["label"] == "5"
     assert "copied to the output: label, source, answer" in done.err
     wanted = plait("batch", rows, "--out", "wanted.jsonl", "--script", script, "--want", "label")
-    assert (
-        "copied to the output: source, answer" in wanted.err and _read(tmp_path / "wanted.jsonl")[1]["label"] == "5"
-    )
+    assert "copied to the output: source, answer" in wanted.err and _read(tmp_path / "wanted.jsonl")[1]["label"] == "5"
     assert plait("batch", rows, "--out", "out.parquet", "--script", script).code == 0
     parquet = pytest.importorskip("pyarrow.parquet")
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()

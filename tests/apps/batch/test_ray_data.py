@@ -54,9 +54,7 @@ def test_a_batch_that_was_killed_goes_on_and_a_bad_row_is_a_row(tmp_path: Path) 
 def test_what_cannot_be_spread_is_refused(plait: Plait, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "s.json").write_text('{"replies": [{"text": "b"}]}')
-    done = plait(
-        "batch", "in.jsonl", "--out", "o.jsonl", "--script", "s.json", "--actors", "1", "--journal", "j"
-    )
+    done = plait("batch", "in.jsonl", "--out", "o.jsonl", "--script", "s.json", "--actors", "1", "--journal", "j")
     assert done.code == 2 and "leave --journal out" in done.err
     with pytest.raises(ConfigError, match="journal"):
         check(Config(journal=tmp_path / "runs.db"))

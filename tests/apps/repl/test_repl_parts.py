@@ -211,5 +211,3 @@ def test_a_conversation_of_an_earlier_version_is_loaded(tmp_path):
     path.write_text(dump([read], Manner()))
     (again,), _, _ = load(path)
     assert (again.steps, again.answer) == (read.steps, read.answer)
-
-

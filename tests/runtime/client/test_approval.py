@@ -167,8 +167,7 @@ async def test_an_answer_can_come_from_another_process(tmp_path: Path):
         with pytest.raises(UsageError, match="open are"):
             leave(tmp_path, "x", "yes")
         assert (
-            json.loads(await plait("runs", "answer", "--from", tmp_path, "--json"))["questions"][0]["id"]
-            == question.id
+            json.loads(await plait("runs", "answer", "--from", tmp_path, "--json"))["questions"][0]["id"] == question.id
         )
         said = await plait("runs", "answer", question.id, '{"args": {"what": "c"}}', "--from", tmp_path)
         assert said.startswith(f"the answer to {question.id} is left")
