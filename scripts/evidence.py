@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments"
@@ -115,7 +115,7 @@ def remade(name: str) -> bool:
         return True
     committed = (EXPERIMENTS / name / "README.md").read_text(encoding="utf-8")
     changed = list(differences(committed, (out / "README.md").read_text(encoding="utf-8")))
-    lines = [f"{name}: {counted(len(changed), 'difference') if changed else 'as committed'} {took}"]
+    lines = [f"{name}: {pluralise(len(changed), 'difference') if changed else 'as committed'} {took}"]
     lines += [f"  {row}: committed {old}, remade {new}" for row, old, new in changed[:SHOWN]]
     print("\n".join(lines), flush=True)
     return bool(changed)

@@ -70,7 +70,9 @@ def shipped() -> set[str]:
 
 
 def test_each_root_holds_a_part_of_plait() -> None:
-    assert all({path.name for path in (ROOT / root).iterdir()} - {"__pycache__"} == {"plait"} for root in FOLDERS)
+    for root in FOLDERS:
+        names = {path.name for path in (ROOT / root).iterdir() if path.suffix != ".dist-info"}
+        assert names - {"__pycache__"} == {"plait"}
     assert {Path(part).resolve() for part in plait.__path__} >= {ROOT / root / "plait" for root in FOLDERS}
 
 
@@ -191,8 +193,6 @@ def test_commands_work_beside_foreign_packages(installed: Installed, command: Co
     assert installed.run(*start, "--version") == f"plait {plait.__version__}\n"
     planned = installed.run(*start, "plan", "Why?", "--planner", "sample:n=4")
     assert "sample-1 .. sample-4 (4)" in planned
-    simulated = installed.run(*start, "simulate", "Why?", "--planner", "sample", "--policy", "critical-path")
-    assert "in virtual time" in simulated
     given = ["--script", "replies.json", "--tools", "tools.py", "--plan", "plan.json", "--json"]
     answer = json.loads(installed.run(*start, "run", *given))
     assert answer["answer"] == ["answer: 42", 42]
@@ -228,10 +228,9 @@ def slim(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Inst
     return Installed(target, installed.work)
 
 
-def test_without_extras_it_plans_simulates_runs_and_replays(slim: Installed) -> None:
+def test_without_extras_it_plans_runs_and_replays(slim: Installed) -> None:
     start = [sys.executable, "-m", "plait"]
     assert "sample-1" in slim.run(*start, "plan", "Why?", "--planner", "sample:n=3")
-    assert "in virtual time" in slim.run(*start, "simulate", "Why?", "--planner", "sample")
     given = ["--script", "replies.json", "--tools", "tools.py", "--plan", "plan.json", "--journal", "one.sqlite"]
     assert slim.run(*start, "run", *given).startswith('["answer: 42", 42]')
     assert slim.run(*start, "runs", "replay", "one.sqlite").startswith("identical")

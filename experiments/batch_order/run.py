@@ -39,7 +39,7 @@ from plait.apps.batch.outcome import outcome
 from plait.apps.batch.rows import BatchRow
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.progress import for_each
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.request import Request
 from plait.workers.engine import Engine
 
@@ -182,7 +182,7 @@ waited for a core: {load:.0f} in the median.
 
 def page_of(found: Mapping[str, Sequence[Told]], command: str, load: float) -> str:
     """Return the page as Markdown."""
-    rounds = counted(len(found["--order file"]), "round")
+    rounds = pluralise(len(found["--order file"]), "round")
     told = {"cache": CACHE, "rows": ROWS, "answer": ANSWER, "under_way": UNDER_WAY, "rounds": rounds}
     return f"{TITLE.format(command=command, load=load, **told)}\n{table(found)}\n"
 

@@ -39,16 +39,16 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import draw
 from plait.core import ModelCall, Plan, Plugin, Request, Text
 from plait.core.call_config import CallConfig
 from plait.core.interfaces import Planner, PlanningContext
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.planners.threads.threads import Threads
 from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
+from plait_bench.countdown import draw
 from plait_research.calibrate import compared
 from plait_research.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
 
@@ -202,7 +202,7 @@ def page_of(lines: Sequence[str]) -> str:
     about |= {"fit": "".join(f' --fit "{each}"' for each in fitted), "clock": " --seconds" if first["seconds"] else ""}
     about |= {"fitted": "".join(f" and to {each}" for each in fitted), "puzzles": PUZZLES}
     about["unit"] = "the clock" if first["seconds"] else "the core at its full speed that no other process had"
-    about["rounds"] = counted(min(map(len, rows.values())), "round")
+    about["rounds"] = pluralise(min(map(len, rows.values())), "round")
     return "\n".join([ABOUT.format(**about), *_table(rows), ""])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plait.core.form import json_in
-from plait.core.tools.calls import calls_in
+from plait.core.tools.calls import read_calls_in
 
 __all__ = ["MISTAKES", "Calls", "grounded", "made", "mistake", "once", "read_calls"]
 
@@ -30,7 +30,7 @@ def read_calls(text: str) -> Calls:
             except ValueError:
                 break
             values.append(value)
-    return [{each.name: each.arguments} for value in values for each in calls_in(value) if not each.wrong]
+    return [{each.name: each.arguments} for value in values for each in read_calls_in(value) if not each.wrong]
 
 
 def once(calls: Sequence[dict[str, Any]]) -> Calls:

@@ -8,7 +8,7 @@ from random import Random
 
 from pydantic import JsonValue
 
-from plait.core.programs import returned
+from plait.core.programs import has_returned
 from plait.core.task import Task
 from plait_bench.tasks.brackets import Brackets
 from plait_bench.tasks.countdown import Countdown
@@ -114,7 +114,7 @@ def _programs(count: int, seed: int) -> Graded:
     while len(said) < count:
         wanted, given = value(2), value(2)
         given = wanted if random.random() < 0.5 else given
-        said.append((_written(wanted) == _written(given), returned(("value", given), wanted)))
+        said.append((_written(wanted) == _written(given), has_returned(("value", given), wanted)))
     return _counted(said)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 
 from .._tools.kept import add_row
 from .._tools.measure import Spread, interleave
@@ -69,7 +69,7 @@ def page_of(lines: Sequence[str]) -> str:
     rows = [json.loads(line) for line in lines]
     load = statistics.median(row["load"] for row in rows)
     number = min(row["rounds"] for row in rows)
-    about = ABOUT.format(rounds=counted(number, "round"), number=number, load=load)
+    about = ABOUT.format(rounds=pluralise(number, "round"), number=number, load=load)
     return "\n".join([about, *map(_line, rows), ""])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 
 from .._tools.contenders import IN_FLIGHT, THREADS, Told
 from .._tools.measure import Spread, spread
@@ -68,7 +68,7 @@ def page(data: Mapping[str, Any]) -> str:
     words, problems, lacks = data["words"], data["problems"], data["lacks"]
     found = {name: [Told(**each) for each in told] for name, told in data["rounds"].items()}
     rounds = max(map(len, found.values()))
-    about = {"machine": data["machine"], "rounds": counted(rounds, "round"), "problems": problems, "words": words}
+    about = {"machine": data["machine"], "rounds": pluralise(rounds, "round"), "problems": problems, "words": words}
     about |= {"server": SCRIPTED if "--scripted" in words else REAL, "read": ONE if rounds == 1 else SEVERAL}
     rates = [each.rate for told in found.values() for each in told if each.rate == each.rate]
     about["first"] = FIRST.format(minutes=sum(problems / rate for rate in rates) / 60) if rounds == 1 else ""

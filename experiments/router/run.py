@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 
 from .._tools.command import given_of, page_options
@@ -144,7 +144,7 @@ def page_of(lines: Sequence[str]) -> str:
     for row in rows:
         by.setdefault(row["way"], []).append(row)
     number, load = max(map(len, by.values())), statistics.median(row["load"] for row in rows)
-    about = {"number": number, "rounds": counted(number, "round"), "runs": rows[0]["runs"], "load": load}
+    about = {"number": number, "rounds": pluralise(number, "round"), "runs": rows[0]["runs"], "load": load}
     lines_ = ABOUT.format(**about).splitlines()
     for way, mine in by.items():
         cells = [_two(spread([row["ratios"][name] for row in mine])) for name in WORKLOADS]

@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
 from scripts.checkout import python_path
 
@@ -84,7 +84,7 @@ def page_of(lines: Sequence[str]) -> str:
     for row in rows:
         by.setdefault((row["backend"], row["tree"]), []).append(row)
     number, load = max(map(len, by.values())), median(row["load"] for row in rows)
-    about = {"number": number, "rounds": counted(number, "round"), "load": load, "programs": rows[0]["programs"]}
+    about = {"number": number, "rounds": pluralise(number, "round"), "load": load, "programs": rows[0]["programs"]}
     lines_ = ABOUT.format(**about).splitlines()
     for (backend, tree), some in by.items():
         rates, cpu = spread([row["rate"] for row in some]), spread([1e3 * row["cpu"] for row in some])

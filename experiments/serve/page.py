@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 
 from .._tools.measure import spread
 
@@ -66,7 +66,7 @@ def _memory(rows: Sequence[Row]) -> Iterator[str]:
     half = rows[len(rows) // 2 :]
     slope = statistics.linear_regression([row["requests"] for row in half], [row["bytes"] for row in half]).slope
     ends = " and ".join(f"{row['bytes'] / 2**20:.1f} MiB after {row['requests']:,}" for row in (rows[0], rows[-1]))
-    lost = counted(sum(row["failed"] for row in rows), "request")
+    lost = pluralise(sum(row["failed"] for row in rows), "request")
     yield (
         f"Memory before a scripted worker: {ends} requests, {slope:.0f} bytes a request in the second half; "
         f"{lost} failed."

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from plait.core.errors import ToolError
-from plait.core.tools.schemas import required
+from plait.core.tools.schemas import required_arguments
 from plait.core.tools.tool import Tool, ToolSpec
 
 __all__ = ["Catalog", "MockTool", "Request", "Thing"]
@@ -194,7 +194,7 @@ class MockTool(Tool[..., Any]):
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
         """Return the arguments. Raises `ToolError` for those that are missing, unknown or no texts."""
-        wanted = required(self.parameters)
+        wanted = required_arguments(self.parameters)
         if sorted(args) != sorted(wanted) or not all(isinstance(each, str) for each in args.values()):
             raise ToolError(f"{self.name} takes {', '.join(wanted)} as texts, not {args!r:.200}")
         return dict(args)

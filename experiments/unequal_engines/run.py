@@ -27,14 +27,14 @@ from pathlib import Path
 from statistics import median
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import draw
 from plait.core.budget import Budget
 from plait.core.lengths import quantile
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers._shared.resources import usable_cores
 from plait.workers.ray import pool
+from plait_bench.countdown import draw
 
 from .._tools.command import given_of, page_options
 from .._tools.kept import add_row
@@ -131,7 +131,7 @@ def page_of(lines: Sequence[str]) -> str:
     by = {way: [row for row in rows if row["way"] == way and row["round"] < whole] for way in WAYS}
     some = [row for each in by.values() for row in each]
     about = {name: median([row[name] for row in some]) for name in ("peak", "alone", "load", "share", "runs")}
-    lines_ = ABOUT.format(**about, number=whole, rounds=counted(whole, "round"), multiple=MULTIPLE).splitlines()
+    lines_ = ABOUT.format(**about, number=whole, rounds=pluralise(whole, "round"), multiple=MULTIPLE).splitlines()
     for way, mine in by.items():
         tail = spread([a["p99"] / b["p99"] for a, b in zip(mine, by["round-robin"], strict=True)])
         pairs = zip(mine, by["least-loaded"], strict=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plait.core.tools.calls import calls_in, loads
-from plait.core.tools.turns import wanted
+from plait.core.tools.calls import loads, read_calls_in
+from plait.core.tools.turns import read_calls
 from plait.planners.tools.llmcompiler.tool_calls import NativeCalls
 
 
@@ -17,6 +17,6 @@ def test_calls_nested_too_deep_are_none(deep: int) -> None:
         native.feed(text)
         native.close()
         assert native.count == 0
-        assert not any(each.id for each in wanted(text, "native", 1, ()))
-    assert not list(calls_in(loads(nest)))
-    assert [each.name for each in calls_in(loads('[[{"name": "a", "arguments": {}}]]'))] == ["a"]
+        assert not any(each.id for each in read_calls(text, "native", 1, ()))
+    assert not list(read_calls_in(loads(nest)))
+    assert [each.name for each in read_calls_in(loads('[[{"name": "a", "arguments": {}}]]'))] == ["a"]

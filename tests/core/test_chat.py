@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.chat import Message, read_messages, spoken, transcript, with_prompt
+from plait.core.chat import Message, assistant_message, read_messages, transcript, with_prompt
 from plait.core.errors import FieldError
 from plait.core.values import split_reasoning
 
@@ -88,7 +88,7 @@ def test_anything_is_read_or_refused(given: object):
 
 def test_a_models_text_has_reasoning_and_calls_apart():
     text = '<think>\nadd them</think>\nLet me see.\n<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>\n'
-    message = spoken(text, 3)
+    message = assistant_message(text, 3)
     assert (message.reasoning, message.content) == ("add them", "Let me see.")
     assert [(each.id, each.function.name, each.function.arguments) for each in message.tool_calls] == [
         ("call00003", "add", '{"a": 2}')
@@ -100,13 +100,13 @@ def test_a_models_text_has_reasoning_and_calls_apart():
     "text", ["<tool_call>{]</tool_call>", '<tool_call>{"name": "../x"}</tool_call>', "<tool_call>"]
 )
 def test_calls_that_cannot_be_read_stay_text(text: str):
-    assert spoken(text).content == text
-    assert not spoken(text).tool_calls
+    assert assistant_message(text).content == text
+    assert not assistant_message(text).tool_calls
 
 
 @given(st.text(st.sampled_from('<>/think tool_call{}"name:,[]argumets1'), max_size=60))
 def test_any_text_of_a_model_is_a_message(text: str):
-    message = spoken(text)
+    message = assistant_message(text)
     assert message.said == text
     read_messages([USER, message.model_copy(update={"said": "", "tool_calls": (), "content": "x"}), USER])
 
@@ -120,7 +120,7 @@ def test_reasoning_that_was_cut_off_is_all_there_is():
 def test_a_transcript_only_grows():
     opening = [Message(role="system", content="Be brief."), Message(role="user", content="2 + 2?")]
     first = "".join(map(str, transcript(opening))) + "\n\nAssistant:"
-    whole = [*opening, spoken(" 4."), Message(role="user", content="And 3 + 3?")]
+    whole = [*opening, assistant_message(" 4."), Message(role="user", content="And 3 + 3?")]
     assert "".join(map(str, transcript(whole))).startswith(first + " 4.")
     bare = "".join(map(str, transcript(whole[1:])))
     assert bare == "2 + 2? 4.\n\nUser: And 3 + 3?"
@@ -128,11 +128,11 @@ def test_a_transcript_only_grows():
 
 def test_a_prompt_after_a_users_message_belongs_to_it():
     assert with_prompt([Message(role="user", content="Look.")], "Well?")[-1].content == "Look.\nWell?"
-    assert [each.role for each in with_prompt([spoken("4")], "Well?")] == ["assistant", "user"]
+    assert [each.role for each in with_prompt([assistant_message("4")], "Well?")] == ["assistant", "user"]
 
 
 def test_ids_of_calls_are_unique_in_a_conversation_of_many_runs_and_the_same_on_replay():
     said = '<tool_call>{"name": "f", "arguments": {}}</tool_call>' * 3
-    ids = [each.id for run in ("run-1", "run-2") for each in spoken(said, of=run).tool_calls]
+    ids = [each.id for run in ("run-1", "run-2") for each in assistant_message(said, of=run).tool_calls]
     assert len(set(ids)) == 6 and all(len(each) == 9 and each.isalnum() for each in ids)
-    assert [each.id for each in spoken(said, of="run-1").tool_calls] == ids[:3]
+    assert [each.id for each in assistant_message(said, of="run-1").tool_calls] == ids[:3]

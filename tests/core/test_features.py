@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.features import agreed_in, answer_features, features, word_features
+from plait.core.features import answer_features, features, vote_share, word_features
 
 ASKED = "Ann has 12 eggs, eats 3, and sells 1,200 of them at $2. What is it in dollars?"
 
@@ -42,7 +42,7 @@ SHARES = [("2 of 3 votes, margin 1", 2 / 3), ("single answers", None), ("0 of 0 
 
 @pytest.mark.parametrize(("why", "share"), SHARES)
 def test_the_share_of_the_votes_stands_in_the_reason(why: str, share: float | None) -> None:
-    assert agreed_in(why) == share
+    assert vote_share(why) == share
 
 
 @given(st.text(max_size=300), st.text(max_size=300))

@@ -12,7 +12,7 @@ HEADER = b"a header that many share; " * 10
 
 
 def sent(index: PrefixIndex, worker: str, content: bytes, root: str = "model") -> int:
-    return index.sent(worker, root, content)
+    return index.record_sent(worker, root, content)
 
 
 def test_each_worker_holds_the_beginning_it_was_sent() -> None:
@@ -20,9 +20,9 @@ def test_each_worker_holds_the_beginning_it_was_sent() -> None:
     assert sent(index, "a", HEADER + b"one") == 0
     assert sent(index, "a", HEADER + b"two") == len(HEADER)
     assert sent(index, "b", HEADER[:100]) == 0
-    assert index.held("model", HEADER + b"two, and more") == {"a": len(HEADER) + 3, "b": 100}
-    assert index.held("model", b"some other") == {}
-    assert index.held("another model", HEADER) == {}
+    assert index.held_bytes("model", HEADER + b"two, and more") == {"a": len(HEADER) + 3, "b": 100}
+    assert index.held_bytes("model", b"some other") == {}
+    assert index.held_bytes("another model", HEADER) == {}
 
 
 def test_what_was_used_last_stays_and_a_header_outlives_its_ends() -> None:
@@ -30,10 +30,10 @@ def test_what_was_used_last_stays_and_a_header_outlives_its_ends() -> None:
     index.limit("a", 100)  # 400 bytes
     sent(index, "a", HEADER + b"1" * 100)
     sent(index, "a", HEADER + b"2" * 100)
-    assert index.held("model", HEADER + b"1" * 100) == {"a": len(HEADER)}
-    assert index.held("model", HEADER + b"2" * 100) == {"a": len(HEADER) + 100}
+    assert index.held_bytes("model", HEADER + b"1" * 100) == {"a": len(HEADER)}
+    assert index.held_bytes("model", HEADER + b"2" * 100) == {"a": len(HEADER) + 100}
     sent(index, "a", b"x" * 390)
-    assert index.held("model", HEADER) == {}
+    assert index.held_bytes("model", HEADER) == {}
 
 
 def test_a_worker_that_goes_away_or_evicts_holds_no_more() -> None:
@@ -41,9 +41,9 @@ def test_a_worker_that_goes_away_or_evicts_holds_no_more() -> None:
     sent(index, "a", HEADER)
     sent(index, "b", HEADER)
     index.forget("a")
-    assert index.held("model", HEADER) == {"b": len(HEADER)}
-    index.evicted("b", 1)
-    assert index.held("model", HEADER) == {}
+    assert index.held_bytes("model", HEADER) == {"b": len(HEADER)}
+    index.record_eviction("b", 1)
+    assert index.held_bytes("model", HEADER) == {}
     assert len(index) == 0
 
 
@@ -52,7 +52,7 @@ def test_generated_tokens_take_room() -> None:
     index.limit("a", 100)
     had = sent(index, "a", HEADER)
     index.ended("a", len(HEADER), had, prompt=65, cached=0, generated=90)
-    assert index.held("model", HEADER) == {}
+    assert index.held_bytes("model", HEADER) == {}
 
 
 def test_a_worker_that_holds_less_than_was_thought_gets_less_room() -> None:
@@ -61,19 +61,19 @@ def test_a_worker_that_holds_less_than_was_thought_gets_less_room() -> None:
     others = [bytes([65 + i]) * 4_000 for i in range(8)]
     for content in others:
         index.ended("a", 4_000, sent(index, "a", content), prompt=1_000, cached=0, generated=0)
-    assert all(index.held("model", content) for content in others)
+    assert all(index.held_bytes("model", content) for content in others)
     index.ended("a", 4_000, sent(index, "a", others[-1]), prompt=1_000, cached=999, generated=0)  # it tells of hits
     for _ in range(6):
         index.ended("a", 4_000, sent(index, "a", others[0]), prompt=1_000, cached=0, generated=0)
     assert len(index) < 0.4 * 32_000
-    assert index.held("model", others[0]), "what it has just read it has"
+    assert index.held_bytes("model", others[0]), "what it has just read it has"
 
 
 def test_a_server_that_never_tells_of_hits_teaches_nothing() -> None:
     index = PrefixIndex()
     for _ in range(9):
         index.ended("a", len(HEADER), sent(index, "a", HEADER), prompt=65, cached=0, generated=0)
-    assert index.held("model", HEADER) == {"a": len(HEADER)}
+    assert index.held_bytes("model", HEADER) == {"a": len(HEADER)}
 
 
 def test_tokens_are_counted_as_the_worker_counts_them() -> None:
@@ -83,8 +83,8 @@ def test_tokens_are_counted_as_the_worker_counts_them() -> None:
     other = HEADER.upper()
     for content in (HEADER, other):
         index.ended("a", len(content), sent(index, "a", content), prompt=len(content), cached=0, generated=0)
-    assert index.held("model", HEADER) == {}
-    assert index.held("model", other) == {"a": len(other)}
+    assert index.held_bytes("model", HEADER) == {}
+    assert index.held_bytes("model", other) == {"a": len(other)}
 
 
 def test_all_workers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +112,9 @@ def test_it_agrees_with_sets_of_prefixes(steps: list[tuple[str, str, bytes]], as
             index.forget(worker)
             truth[worker].clear()
         else:
-            index.evicted(worker, 1)
+            index.record_eviction(worker, 1)
             exact = False
-        held = index.held("model", asked)
+        held = index.held_bytes("model", asked)
         for name in "abc":
             longest = max((len(each) for each in truth[name] if asked.startswith(each)), default=0)
             assert held.get(name, 0) == longest if exact else held.get(name, 0) <= longest
@@ -123,4 +123,4 @@ def test_it_agrees_with_sets_of_prefixes(steps: list[tuple[str, str, bytes]], as
     for name in "abc":
         index.forget(name)
     assert len(index) == 0
-    assert index.held("model", asked) == {}
+    assert index.held_bytes("model", asked) == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plait.core.programs import outputs
+from plait.core.programs import read_outputs
 
 
 @pytest.fixture
@@ -17,9 +17,9 @@ def mark() -> str:
 
 def test_a_line_that_only_begins_like_a_result_is_passed_over(mark: str) -> None:
     lines = [f'{mark}["value", 1]', f"{mark}[", f"{mark}3", f'words {mark}["error", "no"]']
-    assert outputs({"stdout": "\n".join(lines)}, 3, "key") == [("value", 1), ("error", "no"), ("none", None)]
+    assert read_outputs({"stdout": "\n".join(lines)}, 3, "key") == [("value", 1), ("error", "no"), ("none", None)]
 
 
 def test_a_program_that_cannot_be_read_is_broken_for_all_inputs(mark: str) -> None:
-    assert outputs({"stdout": f'{mark}["broken", "SyntaxError"]'}, 2, "key") == [("broken", "SyntaxError")] * 2
-    assert outputs(None, 1, "key") == [("none", None)]
+    assert read_outputs({"stdout": f'{mark}["broken", "SyntaxError"]'}, 2, "key") == [("broken", "SyntaxError")] * 2
+    assert read_outputs(None, 1, "key") == [("none", None)]

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
-from plait.core.runtime_distribution import Branches, Problems, n_for
+from plait.core.runtime_distribution import Branches, Problems, max_branches_within
 from plait_research.simulation.engine_profile import EngineProfile
 from plait_research.simulation.simulator import simulate
 
@@ -96,11 +96,11 @@ def test_seconds_are_those_of_the_simulator() -> None:
 def test_as_many_branches_as_fit_into_a_latency() -> None:
     step = EngineProfile(model="m", machine="x", fixed=0.004, each=0.0008, read=0).step
     lengths = Branches(LENGTHS)
-    counts = [n_for(latency, lengths, step) for latency in (0.01, 1.0, 3.0, 10.0, 1000.0)]
+    counts = [max_branches_within(latency, lengths, step) for latency in (0.01, 1.0, 3.0, 10.0, 1000.0)]
     assert counts == sorted(counts)
     assert counts[0] == 0
     assert counts[-1] == 256
-    assert n_for(3.0, lengths, step, share=0.5) > n_for(3.0, lengths, step)
+    assert max_branches_within(3.0, lengths, step, share=0.5) > max_branches_within(3.0, lengths, step)
     n = counts[2]
     assert lengths.quorum(n, n, step).p90 <= 3.0 < lengths.quorum(n + 1, n + 1, step).p90
 

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel
 
 from plait import tool
-from plait.core.tools.schemas import arguments, fits, kind, makes, needs, of_value, part
+from plait.core.tools.schemas import arguments, is_assignable, kind, made_kinds, needed_kinds, part, schema_of
 
 
 class Flight(BaseModel):
@@ -33,10 +33,10 @@ RETURNED = flights.spec.returns
 
 
 def test_a_tools_schema_says_what_it_needs_and_makes():
-    assert needs(book.parameters) == {"flight_id": "flight_id"}
-    assert needs(flights.parameters) == {}, "a city and a day are said by the question"
-    assert makes(RETURNED) == {"flight", "flight_id"}
-    assert needs({"properties": {"userIds": {"type": "array", "items": {}}}, "required": ["userIds"]}) == {
+    assert needed_kinds(book.parameters) == {"flight_id": "flight_id"}
+    assert needed_kinds(flights.parameters) == {}, "a city and a day are said by the question"
+    assert made_kinds(RETURNED) == {"flight", "flight_id"}
+    assert needed_kinds({"properties": {"userIds": {"type": "array", "items": {}}}, "required": ["userIds"]}) == {
         "userIds": "user_id"
     }
     assert arguments(book.parameters)["passportId"] == {"type": "string"}
@@ -71,7 +71,7 @@ def test_of_what_nothing_is_known_any_part_may_be_there():
     ],
 )
 def test_a_value_fits_or_does_not(given: dict[str, Any], wanted: dict[str, Any], good: bool):
-    assert fits(given, wanted) is good
+    assert is_assignable(given, wanted) is good
 
 
 JSON = st.recursive(
@@ -91,10 +91,10 @@ JSON = st.recursive(
 @given(JSON, st.lists(st.sampled_from(["a_id", "0", "x"]), max_size=3))
 def test_a_servers_schema_may_be_anything(schema: Any, path: list[str]):
     schema = schema if isinstance(schema, dict) else {"properties": schema}
-    needs(schema)
-    makes(schema)
+    needed_kinds(schema)
+    made_kinds(schema)
     part(schema, path)
-    assert fits(of_value(1), schema) in (True, False)
+    assert is_assignable(schema_of(1), schema) in (True, False)
 
 
 def test_what_an_argument_is_is_said_by_its_form_its_title_or_its_name():

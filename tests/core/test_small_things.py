@@ -9,14 +9,14 @@ from plait.core.notebook_html import bar
 from plait.core.ops import Plugin
 from plait.core.rights import host_of
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import found_in
+from plait.core.tools.tool_search import read_found_tools
 from plait_research.planners.debate import Debate
 
 
 def test_of_the_tools_that_were_named_the_known_ones_are_taken_in_order() -> None:
     one, two = (ToolSpec(name=name, description="", parameters={}) for name in ("one", "two"))
-    assert found_in([{"name": "two"}, {"name": "three"}, {"name": "one"}, "one"], [one, two]) == [two, one]
-    assert found_in("two", [one, two]) == []
+    assert read_found_tools([{"name": "two"}, {"name": "three"}, {"name": "one"}, "one"], [one, two]) == [two, one]
+    assert read_found_tools("two", [one, two]) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from plait import tool
-from plait.core.tools.turns import unread, wanted
+from plait.core.tools.turns import read_calls, unreadable_calls
 
 
 @tool
@@ -27,13 +27,13 @@ def search(query: str, k: int = 3) -> str:
     ],
 )
 def test_the_arguments_of_an_action(written: str, arguments: dict[str, JsonValue]) -> None:
-    (call,) = wanted(f"Action: {written}\n", "action", 1, [search.spec])
+    (call,) = read_calls(f"Action: {written}\n", "action", 1, [search.spec])
     assert (call.name, call.arguments) == ("search", arguments)
 
 
 def test_a_native_call_has_its_arguments() -> None:
     text = '<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>'
-    (call,) = wanted(text, "native", 1, ())
+    (call,) = read_calls(text, "native", 1, ())
     assert call.arguments == {"query": "a"}
 
 
@@ -46,5 +46,5 @@ def test_a_native_call_has_its_arguments() -> None:
     ],
 )
 def test_what_cannot_be_read_is_told(inside: str, wrong: Any) -> None:
-    (complaint,) = unread(f"<tool_call>{inside}")
+    (complaint,) = unreadable_calls(f"<tool_call>{inside}")
     assert wrong in complaint

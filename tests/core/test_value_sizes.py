@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from plait.core.interfaces import Merge
 from plait.core.plan import Plan
 from plait.core.request import Retries
-from plait.core.value_sizes import Weight, cost_of, weigh
+from plait.core.value_sizes import ValueSize, cost_of, measure_value
 from plait.core.values import DEEPEST, Same, json_value
 from plait.runtime.plugins.loader import Plugins
 
@@ -27,7 +27,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_a_value_weighs_no_less_than_its_json_in_utf_8(value: Any) -> None:
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    assert weigh(value, {}, MOST).bytes * 2 >= len(written)
+    assert measure_value(value, {}, MOST).bytes * 2 >= len(written)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_a_value_weighs_no_less_than_its_json_in_utf_8(value: Any) -> None:
 def test_names_and_numbers_weigh_what_they_take(value: Any) -> None:
     """A name weighed a quarter of a text's weight, and every number the same."""
     size = value.bit_length() // 8 if isinstance(value, int) else len(json.dumps(value, ensure_ascii=False).encode())
-    assert weigh(value, {}, MOST).bytes >= size
+    assert measure_value(value, {}, MOST).bytes >= size
 
 
 @given(VALUES, VALUES)
 def test_what_is_known_is_not_looked_into_and_counts_the_same(one: Any, two: Any) -> None:
-    known = {Same(each): weigh(each, {}, MOST) for each in (one, two) if isinstance(each, list | dict)}
+    known = {Same(each): measure_value(each, {}, MOST) for each in (one, two) if isinstance(each, list | dict)}
     whole: Any = [one, {"a": two}, one]
-    assert weigh(whole, known, MOST) == weigh(whole, {}, MOST)
+    assert measure_value(whole, known, MOST) == measure_value(whole, {}, MOST)
 
 
 def test_counting_stops_where_it_is_too_much() -> None:
@@ -51,7 +51,7 @@ def test_counting_stops_where_it_is_too_much() -> None:
     for _ in range(60):
         value = [value, value]  # 2 to the 60
     began = time.process_time()
-    assert weigh(value, {}, 10_000).bytes > 10_000
+    assert measure_value(value, {}, 10_000).bytes > 10_000
     assert time.process_time() - began < 0.5
 
 
@@ -117,7 +117,7 @@ def test_any_merge_may_declare_that_it_plans_no_more_and_that_it_collects() -> N
 
 
 def test_weights_add_up() -> None:
-    assert weigh({"a": [1, "é"]}, {}, MOST) == Weight(64 + 8 + 65 + 64 + 16 + 32 + 64 + 4, 2)
+    assert measure_value({"a": [1, "é"]}, {}, MOST) == ValueSize(64 + 8 + 65 + 64 + 16 + 32 + 64 + 4, 2)
 
 
 def test_what_comes_later_in_a_plan_counts_nothing_yet() -> None:

@@ -11,7 +11,7 @@ import pytest
 from plait import AsyncOrchestrator, Config, Flow
 from plait.apps.trace.read import read_trace
 from plait.core.events import Job
-from plait.core.result import Price, Result, Sources, Usage, least_sure
+from plait.core.result import Price, Result, Sources, Usage, least_certain_source
 from plait.runtime.client.answer import Answer
 from plait.runtime.plugins.loader import Plugins
 from plait.runtime.runlog import AttemptRecord
@@ -147,4 +147,4 @@ async def test_sources_that_are_none_are_not_written_down() -> None:
 def test_a_sum_is_as_sure_as_the_least_sure_of_its_parts() -> None:
     one, other = Sources.all("server"), Sources(prompt="unknown", completion="ids")
     assert one + other == Sources(prompt="unknown", cached="server", completion="ids", thoughts="server")
-    assert (Usage(prompt=1, sources=one) + Usage()).sources == one and least_sure(None, None) is None
+    assert (Usage(prompt=1, sources=one) + Usage()).sources == one and least_certain_source(None, None) is None

@@ -13,7 +13,7 @@ import pytest
 
 from plait import Orchestrator, tool
 from plait.core.errors import TaskError
-from plait.core.programs import harness, outputs, traced
+from plait.core.programs import build_tracer, harness, read_outputs
 from plait.planners.search.code_search import CodeSearch
 from plait.planners.search.code_search.programs import mutate_inputs, read_tests
 from plait.planners.search.code_search.selection import Evidence, choose, is_decided, score_mutually
@@ -159,14 +159,18 @@ def test_a_program_can_print_and_fail_without_harm() -> None:
         text=True,
         check=True,
     )
-    cells = outputs({"stdout": done.stdout}, 4, "k")
+    cells = read_outputs({"stdout": done.stdout}, 4, "k")
     assert cells[0] == ("value", [0])
     assert cells[1] == ("error", "ValueError: no")
     assert cells[2][0] == "other" and cells[3] == ("none", None)
     command = [sys.executable, "-I", "-c", harness("def f(:", "f", [[0]], "k")]
-    broken = outputs({"stdout": subprocess.run(command, capture_output=True, text=True, check=True).stdout}, 2, "k")
+    broken = read_outputs(
+        {"stdout": subprocess.run(command, capture_output=True, text=True, check=True).stdout}, 2, "k"
+    )
     assert [cell[0] for cell in broken] == ["broken", "broken"]
-    assert outputs(None, 2, "k") == outputs({"stdout": "\x1eplait k nonsense"}, 2, "k") == [("none", None)] * 2
+    assert (
+        read_outputs(None, 2, "k") == read_outputs({"stdout": "\x1eplait k nonsense"}, 2, "k") == [("none", None)] * 2
+    )
 
 
 def test_inputs_are_made_from_known_ones_and_tests_are_read_from_any_text() -> None:
@@ -231,9 +235,9 @@ def test_a_repair_is_shown_what_the_lines_did_on_the_public_case(guided: bool) -
     ["def f(a):\n    return 1 / a", "def f(a):\n    raise SystemExit", "def f(a):\n    while True:\n        a += 1"],
 )
 def test_a_trace_of_a_program_that_fails_is_no_failure(program: str) -> None:
-    code = traced(program.replace("while True", "for a in range(10_000)"), "f", [0], 5, "key")
+    code = build_tracer(program.replace("while True", "for a in range(10_000)"), "f", [0], 5, "key")
     ran = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=500, check=False)
-    ((kind, value),) = outputs({"stdout": ran.stdout}, 1, "key")
+    ((kind, value),) = read_outputs({"stdout": ran.stdout}, 1, "key")
     assert kind in ("value", "error") and len(value) <= 500  # type: ignore[arg-type]
 
 

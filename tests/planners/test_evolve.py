@@ -15,7 +15,7 @@ import pytest
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
-from plait.core.programs import outputs, timed
+from plait.core.programs import build_timer, read_outputs
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
@@ -174,9 +174,9 @@ async def test_hidden_cases_grade_once_and_are_never_seen(right: bool, monkeypat
 
 
 def test_a_function_is_timed() -> None:
-    code = timed("def add(n):\n    return sum(range(n))", "add", [[100_000], [200_000]], 3, "k")
+    code = build_timer("def add(n):\n    return sum(range(n))", "add", [[100_000], [200_000]], 3, "k")
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
-    ((kind, times),) = outputs({"stdout": done.stdout}, 1, "k")
+    ((kind, times),) = read_outputs({"stdout": done.stdout}, 1, "k")
     assert kind == "value" and isinstance(times, list) and len(times) == 3
     assert all(isinstance(each, float) and each > 1e-4 for each in times)
 

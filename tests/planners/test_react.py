@@ -19,7 +19,7 @@ from plait.core.ops import ModelCall, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import unread, wanted
+from plait.core.tools.turns import read_calls, unreadable_calls
 from plait.planners._shared.tool_instructions import LAST
 from plait.planners.tools.react import React
 from plait.planners.tools.react.options import classify_calls
@@ -43,7 +43,7 @@ def call(name: str, **arguments: Any) -> str:
 
 def test_native_calls_are_counted_through_the_conversation():
     text = f"<think>{call('look', at='no')}</think>Let me see.\n{call('look', at='a')}\n{call('look', at='b')}"
-    assert [(each.id, each.arguments) for each in wanted(text, "native", 3, SPECS)] == [
+    assert [(each.id, each.arguments) for each in read_calls(text, "native", 3, SPECS)] == [
         ("call00003", {"at": "a"}),
         ("call00004", {"at": "b"}),
     ]
@@ -60,9 +60,9 @@ def test_native_calls_are_counted_through_the_conversation():
     ],
 )
 def test_a_call_that_cannot_be_read_says_why(text: str, words: str):
-    (wrong,) = unread(text)
+    (wrong,) = unreadable_calls(text)
     assert words in wrong
-    assert [each.wrong for each in wanted(text, "native", 1, SPECS)] == [wrong]
+    assert [each.wrong for each in read_calls(text, "native", 1, SPECS)] == [wrong]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_call_that_cannot_be_read_says_why(text: str, words: str):
     ],
 )
 def test_lines_of_actions_are_read(line: str, arguments: dict[str, Any]):
-    (found,) = wanted(f"Thought: hm\n{line}", "action", 1, SPECS)
+    (found,) = read_calls(f"Thought: hm\n{line}", "action", 1, SPECS)
     assert (found.name, found.arguments, found.wrong) == ("look", arguments, "")
 
 
@@ -93,7 +93,7 @@ PIECES = [
 def test_any_turn_is_read(pieces: list[str]):
     text = "".join(pieces)
     for dialect in ("native", "action"):
-        calls = wanted(text, dialect, 1, SPECS)
+        calls = read_calls(text, dialect, 1, SPECS)
         ids = [each.id for each in calls if each.id]
         assert ids == [f"call{n:05d}" for n in range(1, 1 + len(ids))]
         assert all(bool(each.id) != bool(each.wrong) for each in calls)
@@ -101,7 +101,7 @@ def test_any_turn_is_read(pieces: list[str]):
 
 def test_what_becomes_of_calls():
     text = "".join([call("look", at="a"), call("look", at="a"), call("write"), call("write"), call("more", id="x")])
-    calls = wanted(text, "native", 1, SPECS)
+    calls = read_calls(text, "native", 1, SPECS)
     assert [fate for _, fate in classify_calls(calls, SPECS, [], 3, ["more"])] == ["run", "same", "run", "run", "limit"]
     assert [fate for _, fate in classify_calls(calls, SPECS, [calls[0].key], 8, ["more"])] == [
         "same",

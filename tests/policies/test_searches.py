@@ -417,11 +417,11 @@ def test_a_search_that_prunes_counts_what_is_resident_only_when_it_may_be_too_mu
 
 def test_searches_and_scorers_are_found_by_name_and_options_are_checked() -> None:
     plugins = Plugins()
-    assert isinstance(plugins.made("search", Plugin(name="best-first", options={"branch": 2})), BestFirst)
+    assert isinstance(plugins.create("search", Plugin(name="best-first", options={"branch": 2})), BestFirst)
     with pytest.raises(Exception, match="there is no option 'brunch'; did you mean 'branch'"):
-        plugins.made("search", Plugin(name="best-first", options={"brunch": 2}))
+        plugins.create("search", Plugin(name="best-first", options={"brunch": 2}))
     with pytest.raises(Exception, match="there is no scorer 'functoin'"):
-        plugins.made("scorer", Plugin(name="functoin"))
+        plugins.create("scorer", Plugin(name="functoin"))
     assert {"best-first", "beam", "dvts", "rebase", "stride", "ets", "mcts", "lats", "dfs", "tot", "particle"} <= set(
         plugins.names("search")
     )

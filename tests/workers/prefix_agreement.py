@@ -45,7 +45,7 @@ async def agreement(
             continue
         index = machine._records.prefixes
         content = text.encode()
-        share = max((index.held(root, content).get(worker, 0) for root in index._roots), default=0) / len(content)
+        share = max((index.held_bytes(root, content).get(worker, 0) for root in index._roots), default=0) / len(content)
         answer = await orchestrator.run("x", plan=Plan(steps=(Step(name="a", op=think),), output="a"))
         assert answer.status == "done", answer.failure
         predicted = int(share * answer.usage.prompt) // BLOCK * BLOCK

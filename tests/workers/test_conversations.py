@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from plait.core.chat import Message, spoken, user
+from plait.core.chat import Message, assistant_message, user
 from plait.core.errors import EngineError
 from plait.core.ops import Function, ModelCall, Text, Tokens
 from plait.core.sampling import Sampling
@@ -42,7 +42,7 @@ def second(made: Prompter, said: str, *new: Message, **more: Any) -> tuple[list[
     rendered anew."""
     first = ModelCall(messages=[Message(role="user", content="2 + 2?")], chat=True, **more)
     context = made.ids(first) + made.tokenizer.encode(said, add_special_tokens=False)
-    messages = (*first.messages, spoken(said), *new)
+    messages = (*first.messages, assistant_message(said), *new)
     given = first.model_copy(update={"messages": messages, "heard": 2, "context": (Tokens(ids=tuple(context)),)})
     ids, anew = made.prompt(given)
     return context, ids, anew
@@ -119,7 +119,7 @@ def test_a_model_without_a_template_gets_a_transcript_that_only_grows():
 
 def test_a_context_that_is_known_as_text_alone_is_rendered_anew():
     made = prompter(CHATML)
-    think = ModelCall(messages=[user("a"), spoken("b"), user("c")], chat=True)
+    think = ModelCall(messages=[user("a"), assistant_message("b"), user("c")], chat=True)
     ids, anew = made.prompt(think.model_copy(update={"heard": 2, "context": (Text(text="a"),)}))
     assert anew == "no token ids of it are known"
     assert ids == made.ids(think)

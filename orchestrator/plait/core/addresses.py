@@ -21,7 +21,7 @@ from typing import cast
 
 from .errors import PluginError
 
-__all__ = ["allow", "check", "found_in", "is_allowed", "resolve"]
+__all__ = ["allow", "check", "find_addresses", "is_allowed", "resolve"]
 
 _ADDRESS = re.compile(r"[\w.]+:\w+")
 _allowed: dict[str, None] = {}
@@ -41,16 +41,16 @@ def is_allowed(address: str, *, plugin: bool = False) -> bool:
     return address in _allowed or (plugin and address.partition(":")[0] in _modules)
 
 
-def found_in(value: object) -> Iterator[str]:
+def find_addresses(value: object) -> Iterator[str]:
     """Yield the texts of a value that are addresses, its keys left out; in `plain+a.b:f` that is `a.b:f`."""
     if isinstance(value, str):
         yield from (part for part in value.split("+") if _ADDRESS.fullmatch(part))
     elif isinstance(value, Mapping):
         for inner in cast("Mapping[object, object]", value).values():
-            yield from found_in(inner)
+            yield from find_addresses(inner)
     elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         for inner in cast("Sequence[object]", value):
-            yield from found_in(inner)
+            yield from find_addresses(inner)
 
 
 def check(address: str, what: str, *, plugin: bool = False) -> None:

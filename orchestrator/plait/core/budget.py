@@ -11,15 +11,15 @@ from .errors import FieldError
 from .values import Frozen
 
 
-def _number(value: object) -> object:
+def _parse_number(value: object) -> object:
     # To Python `True` is 1: a limit of one token, which is never intended.
     if isinstance(value, bool):
         raise ValueError("it is a number, and this is true or false")
     return value
 
 
-Count = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Amount = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_parse_number), Field(ge=0)]
+Amount = Annotated[float, BeforeValidator(_parse_number), Field(ge=0, allow_inf_nan=False)]
 
 
 class Budget(Frozen):
@@ -67,7 +67,7 @@ class Budget(Frozen):
         "its `deadline`.",
     )
     attempts: Count | None = Field(default=None, description="Dispatches to a worker, retries included.")
-    width: Annotated[int, BeforeValidator(_number), Field(ge=1)] | None = Field(
+    width: Annotated[int, BeforeValidator(_parse_number), Field(ge=1)] | None = Field(
         default=None, description="Attempts at the same time. Further steps wait; none is refused."
     )
     cost: Amount | None = Field(

@@ -77,7 +77,7 @@ class CallConfig(Generation):
             out.append(Text(text=template[end : place.start()]))
             out += [Text(text=value)] if isinstance(value, str) else value
             end = place.end()
-        return joined([*out, Text(text=template[end:])])
+        return join_parts([*out, Text(text=template[end:])])
 
     def text(self, default: str, /, **fields: str) -> str:
         """Return the same as one text."""
@@ -114,7 +114,7 @@ class WithCallConfigs(PluginModel):
         if not isinstance(values, Mapping):
             return values
         given = cast("Mapping[str, object]", values)
-        return laid_over(given, {name: info.default for name, info in cls.model_fields.items() if name in given})
+        return lay_over(given, {name: info.default for name, info in cls.model_fields.items() if name in given})
 
     @model_validator(mode="after")
     def _templates_name_known_fields(self) -> Self:
@@ -125,22 +125,22 @@ class WithCallConfigs(PluginModel):
         return self
 
 
-def laid_over(values: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
+def lay_over(values: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
     """Return a planner's options with each `CallConfig` among them laid over the planner's default of that name."""
     out = dict(values)
     for name, default in defaults.items():
         given = out.get(name)
         if isinstance(default, CallConfig) and isinstance(given, CallConfig | Mapping):
             # not validated here: a wrong value is then named by its path, such as `plan.max_tokens`
-            out[name] = {**_said(default), **(_said(given) if isinstance(given, CallConfig) else given)}
+            out[name] = {**_set_fields(default), **(_set_fields(given) if isinstance(given, CallConfig) else given)}
     return out
 
 
-def _said(prompt: CallConfig) -> dict[str, object]:
+def _set_fields(prompt: CallConfig) -> dict[str, object]:
     return {name: getattr(prompt, name) for name in prompt.model_fields_set}
 
 
-def joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+def join_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return pieces without empty texts, neighbouring texts as one."""
     out: list[Part] = []
     for part in parts:

@@ -26,7 +26,7 @@ from pydantic import (
 
 from .errors import FieldError
 from .messages import did_you_mean, explain, first_of_each, json_path
-from .tools.calls import CLOSE, OPEN, call_text, calls_in, loads
+from .tools.calls import CLOSE, OPEN, call_text, loads, read_calls_in
 from .values import Frozen, StepName, split_reasoning, writable
 
 MOST_CALLS = 128
@@ -170,14 +170,14 @@ def user(content: str | Sequence[ContentPart | str]) -> Message:
     return Message(role="user", content=cast("str", content))
 
 
-def spoken(text: str, first: int = 1, of: str = "") -> Message:
+def assistant_message(text: str, first: int = 1, of: str = "") -> Message:
     """Return a model's text as an assistant's message, with reasoning and calls apart from the text. Calls that
     cannot be read stay in the text. Their ids are `call_id`s from `first` on."""
     reasoning, rest = split_reasoning(text)
     calls: list[MessageToolCall] = []
 
-    def taken(body: str) -> bool:
-        read = [call for call in calls_in(loads(body)) if not call.wrong]
+    def take_call(body: str) -> bool:
+        read = [call for call in read_calls_in(loads(body)) if not call.wrong]
         if not read or len(calls) + len(read) > MOST_CALLS:
             return False
         for call in read:
@@ -189,7 +189,7 @@ def spoken(text: str, first: int = 1, of: str = "") -> Message:
     kept = [head]
     for part in parts:
         body, close, after = part.partition(CLOSE)
-        kept.append(after if close and taken(body) else OPEN + part)
+        kept.append(after if close and take_call(body) else OPEN + part)
     content = "".join(kept)
     # A stream of the text cannot take back spaces that it has sent.
     content = content.strip() if reasoning else content.rstrip() if calls else content

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Iterable
 
-__all__ = ["WORDS", "agreed_in", "answer_features", "features", "word_features"]
+__all__ = ["WORDS", "answer_features", "features", "vote_share", "word_features"]
 
 WORDS = 512
 """Places that words and pairs of words are hashed to."""
@@ -119,10 +119,10 @@ def answer_features(question: str, answer: str, agreed: float | None = None) -> 
     }
 
 
-def agreed_in(why: str) -> float | None:
+def vote_share(why: str) -> float | None:
     """Return the share of the votes that an answer had, as its vote says it; `None` where there was none.
 
-    >>> agreed_in("3 of 4 votes")
+    >>> vote_share("3 of 4 votes")
     0.75
     """
     votes = _VOTES.search(why[:_READ])

@@ -58,7 +58,7 @@ __all__ = [
     "flow_step",
     "flow_within",
     "is_root",
-    "may_change",
+    "may_have_effects",
 ]
 
 T = TypeVar("T")
@@ -346,7 +346,7 @@ class Context:
         if handle.name in self._names:
             raise FlowError(f"a step of this flow is named {handle.name!r} already: leave `name` out, or give another")
         self._names[handle.name] = None
-        self._host.made(handle, self._group)
+        self._host.add_step(handle, self._group)
         return handle
 
 
@@ -457,7 +457,7 @@ def flow_within(step: Step, brief: PlanningContext) -> tuple[Flow, PlanningConte
             return None
 
 
-def may_change(step: Step, brief: PlanningContext) -> bool:
+def may_have_effects(step: Step, brief: PlanningContext) -> bool:
     """Whether a step changes the world, or is a flow that may call a tool which does."""
     match step.state:
         case {"flow": dict(), "reach": reach}:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .messages import counted
+from .messages import pluralise
 from .ops import Join, ModelCall, ToolCall
-from .plan import Plan, Step, acyclic_graph, needs, some
+from .plan import Plan, Step, acyclic_graph, format_some, needs
 from .record import StepRecord
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def mermaid(plan: Plan) -> str:
         lines.append(f'  {ids[step.name]}{left}"{text}"{right}')
     for step in plan.steps:
         for dep in needs(step):
-            arrow = "==>" if dep == _after(step) else "-->"
+            arrow = "==>" if dep == _continued_step(step) else "-->"
             lines.append(f"  {ids.get(dep, 'outside')} {arrow} {ids[step.name]}")
     dashed = [ids[step.name] for step in plan.steps if step.expands]
     if dashed:
@@ -111,7 +111,7 @@ def dot(plan: Plan) -> str:
         lines.append(f'  "{step.name}" [label="{label}", shape={shapes[step.op.kind]}, style={style}{pen}];')
     for step in plan.steps:
         for dep in needs(step):
-            bold = " [style=bold]" if dep == _after(step) else ""
+            bold = " [style=bold]" if dep == _continued_step(step) else ""
             lines.append(f'  "{dep}" -> "{step.name}"{bold};')
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -121,18 +121,18 @@ def text(plan: Plan) -> str:
     steps = {step.name: step for step in plan.steps}
     rows = [("wave", "step", "does", "needs")]
     for depth, layer in enumerate(waves(plan)):
-        for alike in _runs([steps[name] for name in layer]):
+        for alike in _group_alike([steps[name] for name in layer]):
             first, last = alike[0], alike[-1]
             name = first.name if first is last else f"{first.name} .. {last.name} ({len(alike)})"
             mark = " *" if plan.output in {first.name, last.name} else ""
-            rows.append((str(depth), name + mark, _does(first), some(needs(first))))
+            rows.append((str(depth), name + mark, _describe_step(first), format_some(needs(first))))
     columns = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = [
         "  ".join([*(cell.ljust(size) for cell, size in zip(row, columns, strict=False)), row[3]]).rstrip()
         for row in rows
     ]
     end = "* the output" if plan.output is not None else "which a flow makes first; what it makes next depends on them"
-    lines.append(f"{counted(len(steps), 'step')}, {end}")
+    lines.append(f"{pluralise(len(steps), 'step')}, {end}")
     return "\n".join(lines).encode("ascii", "replace").decode() + "\n"
 
 
@@ -141,7 +141,7 @@ def summary(plan: Plan) -> str:
     chain, layers = critical_path(plan), waves(plan)
     wide = max(map(len, layers), default=0)
     return (
-        f"{counted(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
+        f"{pluralise(len(layers), 'wave')}, width {wide}, critical path {' > '.join(chain.names)} "
         f"(at most {chain.length:g} tokens)"
     )
 
@@ -149,11 +149,11 @@ def summary(plan: Plan) -> str:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _after(step: Step) -> str | None:
+def _continued_step(step: Step) -> str | None:
     return step.op.after if isinstance(step.op, ModelCall) else None
 
 
-def _does(step: Step) -> str:
+def _describe_step(step: Step) -> str:
     """Say in a few words what a step does."""
     match step.op:
         case ModelCall(after=after, sampling=sampling):
@@ -167,14 +167,14 @@ def _does(step: Step) -> str:
 
 
 def _caption(step: Step) -> list[str]:
-    return [step.name, *([step.label] if step.label else []), _does(step)]
+    return [step.name, *([step.label] if step.label else []), _describe_step(step)]
 
 
-def _runs(steps: Sequence[Step]) -> Iterable[list[Step]]:
+def _group_alike(steps: Sequence[Step]) -> Iterable[list[Step]]:
     """Yield runs of neighbours that do the same with the same needs."""
     run: list[Step] = []
     for step in steps:
-        if run and (_does(step), needs(step)) != (_does(run[0]), needs(run[0])):
+        if run and (_describe_step(step), needs(step)) != (_describe_step(run[0]), needs(run[0])):
             yield list(run)
             run.clear()
         run.append(step)

@@ -34,7 +34,7 @@ MOST_STEPS = 100_000
 class PluginSource(Protocol):
     """What makes plugins of any kind by name."""
 
-    def made(self, kind: str, spec: Plugin) -> object:
+    def create(self, kind: str, spec: Plugin) -> object:
         """Return a plugin. Raises `PluginError` for an unknown one, or one of another kind."""
         ...
 
@@ -55,7 +55,7 @@ class PlanningContext:
         """Return a plugin of any kind by its name. Raises `PluginError` for an unknown one."""
         if self.plugins is None:
             raise PluginError(f"{kind} {spec.name!r} cannot be looked up: this brief was made without plugins")
-        return self.plugins.made(kind, spec)
+        return self.plugins.create(kind, spec)
 
 
 class Reader(Protocol):

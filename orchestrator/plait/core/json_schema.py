@@ -97,7 +97,7 @@ def _errors(
     schema: dict[str, object], value: object, registry: SchemaRegistry, most: int, steps: int = STEPS
 ) -> list[ValidationError]:
     try:
-        validator = _bounded(validator_for(schema))(schema, registry=registry, format_checker=_Steps(steps))
+        validator = _bounded_validator(validator_for(schema))(schema, registry=registry, format_checker=_Steps(steps))
         return list(itertools.islice(validator.iter_errors(value), most))
     except Unresolvable as error:
         raise ValueError(f"the schema refers to {error.ref!r:.200}, which is not in it") from None
@@ -132,7 +132,7 @@ def _check_parts(schema: Mapping[str, JsonValue]) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _bounded(kind: type[Validator]) -> type[_Validator]:
+def _bounded_validator(kind: type[Validator]) -> type[_Validator]:
     rules = cast("Mapping[str, Rule]", kind.VALIDATORS)  # pyright: ignore[reportAttributeAccessIssue]
     own: dict[str, Rule] = {
         "pattern": _pattern,
@@ -141,7 +141,7 @@ def _bounded(kind: type[Validator]) -> type[_Validator]:
         "uniqueItems": _unique,
     }
     own |= {name: _unevaluated(rule) for name, rule in rules.items() if name.startswith("unevaluated")}
-    changed = {name: _counted(own.get(name, rule)) for name, rule in rules.items()}
+    changed = {name: _with_step_limit(own.get(name, rule)) for name, rule in rules.items()}
     made = cast("Callable[[object, object], type[_Validator]]", extend)(kind, changed)
     # The library's own takes another class, whose rules are neither counted nor linear, where a part has a `$schema`.
     fields = [
@@ -158,7 +158,7 @@ def _bounded(kind: type[Validator]) -> type[_Validator]:
     return made
 
 
-def _counted(rule: Rule) -> Rule:
+def _with_step_limit(rule: Rule) -> Rule:
     def counted(
         validator: _Validator, rule_value: object, value: object, schema: Mapping[str, object]
     ) -> Iterator[ValidationError]:

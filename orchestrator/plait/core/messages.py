@@ -19,10 +19,10 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def counted(number: int, what: str) -> str:
+def pluralise(number: int, what: str) -> str:
     """Return a number with its noun in the right form.
 
-    >>> counted(1, "step"), counted(3, "step")
+    >>> pluralise(1, "step"), pluralise(3, "step")
     ('1 step', '3 steps')
     """
     return f"{number} {what}" + ("" if number == 1 else "s")
@@ -57,10 +57,10 @@ def first_of_each(error: ValidationError) -> list[ErrorDetails]:
 def explain(subject: str, detail: ErrorDetails, model: object = None) -> str:
     """Return one complaint of pydantic as a clause about `subject`: what was expected and what came. `model` is the
     class that was made: it tells what an unknown field may have been meant for."""
-    return _clause(subject, detail) + near(detail, model)
+    return _clause(subject, detail) + suggest_near(detail, model)
 
 
-def near(detail: ErrorDetails, model: object) -> str:
+def suggest_near(detail: ErrorDetails, model: object) -> str:
     """Return a suggestion for a misspelt word: a field, one of the allowed texts, or true and false."""
     word, known = detail["input"], list[str]()
     match detail["type"]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["bar", "marked", "table"]
+__all__ = ["bar", "escape_text", "table"]
 
 _TEXT = 300
 
 
-def marked(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return a text as HTML shows it, cut where it is long."""
     return escape(text if len(text) <= _TEXT else f"{text[:_TEXT]}…")
 

@@ -24,7 +24,7 @@ from pydantic import (
 from .budget import Budget
 from .errors import PlanError
 from .messages import did_you_mean
-from .notebook_html import marked, table
+from .notebook_html import escape_text, table
 from .ops import Join, ModelCall, Op, Ref, ToolCall
 from .tools.tool_search import MORE_TOOLS
 from .values import Frozen, StepName, complaints, json_references
@@ -138,10 +138,10 @@ class Plan(Frozen):
         depth = {name: number for number, generation in generations for name in generation}
         rows = [
             (
-                f"<span style='padding-left:{1.2 * depth[step.name]:.1f}em'>{marked(step.name)}</span>",
+                f"<span style='padding-left:{1.2 * depth[step.name]:.1f}em'>{escape_text(step.name)}</span>",
                 step.op.kind + ", expands" * step.expands,
-                marked(", ".join(needs(step))),
-                marked(step.label),
+                escape_text(", ".join(needs(step))),
+                escape_text(step.label),
                 "the answer" * (step.name == self.output),
             )
             for step in sorted(self.steps, key=lambda step: depth[step.name])
@@ -165,7 +165,9 @@ class Plan(Frozen):
 
         graph: nx.DiGraph[str] = nx.DiGraph(**self.model_dump(mode="json", exclude={"steps"}))
         for step in self.steps:
-            graph.add_node(step.name, **_derived(step), **step.model_dump(mode="json", exclude={"name", "needs"}))
+            graph.add_node(
+                step.name, **_operation_fields(step), **step.model_dump(mode="json", exclude={"name", "needs"})
+            )
         for step in self.steps:
             positions: dict[str, list[int]] = {}
             for position, need in enumerate(step.needs):
@@ -231,15 +233,15 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
         edges[step.name] = named
         for name in named:
             if name not in steps:
-                hint = did_you_mean(name, steps) or f"; there are {some(steps)}"
+                hint = did_you_mean(name, steps) or f"; there are {format_some(steps)}"
                 raise PlanError(f"step {step.name!r} refers to {name!r}, which is no step of the plan{hint}")
             if name == step.name:
                 raise PlanError(f"step {name!r} refers to itself")
         _check_op(step, steps, known)
     # Before the search for stray steps, which a cycle would make pointless.
     if not ordered:  # a step before all that it needs is in no cycle
-        in_order(edges)
-    stray = _not_leading_to(plan.output, edges)
+        topological_order(edges)
+    stray = _unused_steps(plan.output, edges)
     if stray:
         more = f" (nor do {len(stray) - 1} more)" if len(stray) > 1 else ""
         raise PlanError(
@@ -248,7 +250,7 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
         )
 
 
-def in_order(edges: Mapping[str, Iterable[str]]) -> list[str]:
+def topological_order(edges: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the steps with needs before those that need them. `edges`: each step's needs. Raises `PlanError` for a
     cycle. From the standard library, not networkx, because every run checks its plan: the import would cost 0.1 s."""
     # All steps first: steps of one wave keep the order of `edges`.
@@ -270,7 +272,7 @@ def acyclic_graph(plan: Plan) -> nx.DiGraph[str]:
     names = {step.name for step in plan.steps}
     edges = {step.name: [need for need in needs(step) if need in names] for step in plan.steps}
     graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(in_order(edges))  # raises an error that names the cycle, which networkx does not
+    graph.add_nodes_from(topological_order(edges))  # raises an error that names the cycle, which networkx does not
     graph.add_edges_from((need, name) for name, needed in edges.items() for need in needed)
     return graph
 
@@ -288,7 +290,7 @@ def _step_of_node(graph: nx.DiGraph[str], name: str) -> Step:
             raise PlanError(f"`{min(edges)}` is not a node attribute: the node is the name, edges are the needs")
         named = [need for _, need in sorted(needed, key=lambda place: place[0])]
         step = Step.model_validate({**fields, "name": name, "needs": named})
-        for key, value in _derived(step).items():
+        for key, value in _operation_fields(step).items():
             if derived.get(key, value) != value:
                 raise PlanError(f"`{key}` is {derived[key]!r}, but the `op` gives {value!r}: change the `op`")
     except ValidationError as error:
@@ -319,7 +321,7 @@ def _check_edges(plan: Plan, graph: nx.DiGraph[str]) -> None:
                 )
 
 
-def _derived(step: Step) -> dict[str, JsonValue]:
+def _operation_fields(step: Step) -> dict[str, JsonValue]:
     """Return the fields of a node that describe its `op`."""
     return {"kind": step.op.kind, "tokens": int(step.token_cost())}
 
@@ -341,13 +343,15 @@ def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) 
                 )
         # A planner may ask for more tools than it was shown; that tool always exists.
         case ToolCall(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
-            hint = did_you_mean(tool, tools) or (f"; there are {some(sorted(tools))}" if tools else "; none was given")
+            hint = did_you_mean(tool, tools) or (
+                f"; there are {format_some(sorted(tools))}" if tools else "; none was given"
+            )
             raise PlanError(f"step {step.name!r} calls the tool {tool!r}, which is not there{hint}")
         case _:
             pass
 
 
-def _not_leading_to(output: str, edges: dict[str, tuple[str, ...]]) -> list[str]:
+def _unused_steps(output: str, edges: dict[str, tuple[str, ...]]) -> list[str]:
     read = {output}
     todo = [output]
     while todo:
@@ -358,7 +362,7 @@ def _not_leading_to(output: str, edges: dict[str, tuple[str, ...]]) -> list[str]
     return [name for name in edges if name not in read]
 
 
-def some(names: Iterable[str]) -> str:
+def format_some(names: Iterable[str]) -> str:
     """Name a few of many steps or tools."""
     listed = list(names)
     return ", ".join(listed) if len(listed) <= 6 else f"{', '.join(listed[:5])} and {len(listed) - 5} more"

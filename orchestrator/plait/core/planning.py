@@ -149,17 +149,17 @@ def call_model(
     """
     fields = resolve(options, planner=prompt or {})
     fields.setdefault("chat", brief.task.chat() if after is None else bool(fields.get("messages")))
-    return _called(name, pieces, fields, derive(brief.request.seed, planner, name), after)
+    return _build_call(name, pieces, fields, derive(brief.request.seed, planner, name), after)
 
 
 def ask_model(task: Task, name: str, pieces: str, prompt: CallConfig, **options: Unpack[CallOptions]) -> Step:
     """Return the same for a merge, which sees the task and not the request: a call that is sampled has no seed."""
     fields = resolve(options, planner=prompt)
     fields.setdefault("chat", task.chat())
-    return _called(name, pieces, fields, None)
+    return _build_call(name, pieces, fields, None)
 
 
-def _called(
+def _build_call(
     name: str, pieces: str | Sequence[Part], fields: dict[str, object], seed: int | None, after: str | None = None
 ) -> Step:
     """Return a call with these options."""

@@ -72,15 +72,15 @@ class _Cache:
 class PrefixIndex:
     """A radix tree of contexts, as bytes, with the workers that hold each piece.
 
-    It records what was sent where (`sent`) and its outcome (`ended`, `evicted`). Each worker's part is bounded by
-    the size of its cache; what was least recently used goes first, the end of a context before its beginning, as in
-    vLLM. Contexts of different roots (model, salt) share nothing.
+    It records what was sent where (`record_sent`) and its outcome (`ended`, `record_eviction`). Each worker's part is
+    bounded by the size of its cache; what was least recently used goes first, the end of a context before its
+    beginning, as in vLLM. Contexts of different roots (model, salt) share nothing.
 
     A worker that follows its engine's own events reports how much it holds of a context (`holds`). From then
     on its reports are used, and its size is not: an engine may share its cache with others.
 
     >>> index = PrefixIndex()
-    >>> index.sent("a", "model", b"header and question"), index.held("model", b"header and another")
+    >>> index.record_sent("a", "model", b"header and question"), index.held_bytes("model", b"header and another")
     (0, {'a': 11})
     """
 
@@ -106,7 +106,7 @@ class PrefixIndex:
             cache.contexts.clear()
             cache.tells, cache.remembered = False, 0
 
-    def told(self, worker: str, held: Iterable[tuple[int, int]], cleared: bool = False) -> None:
+    def record_report(self, worker: str, held: Iterable[tuple[int, int]], cleared: bool = False) -> None:
         """Record a worker's report, from its engine's events, of its cache: for each attempt the number of tokens held
         from the start of its context. `cleared`: everything before is dropped."""
         cache = self._cache(worker)
@@ -123,7 +123,7 @@ class PrefixIndex:
                     self._enter(cache, root, content[:upto])
         self._trim(cache)
 
-    def held(self, root: Hashable, content: bytes) -> dict[str, int]:
+    def held_bytes(self, root: Hashable, content: bytes) -> dict[str, int]:
         """Return the bytes of a context, from its start, that each worker holds; workers without any are left out."""
         nodes: list[tuple[int, int]] = []
         for node, upto in self._walk(root, content):
@@ -141,7 +141,7 @@ class PrefixIndex:
                 new ^= bit
         return held
 
-    def sent(self, worker: str, root: Hashable, content: bytes, attempt: int = 0) -> int:
+    def record_sent(self, worker: str, root: Hashable, content: bytes, attempt: int = 0) -> int:
         """Record that a context was sent to a worker and return the bytes that the worker had of it. `attempt`: the id
         in the worker's later reports."""
         cache = self._cache(worker)
@@ -155,11 +155,11 @@ class PrefixIndex:
         self._trim(cache)
         return had
 
-    def remembers(self, worker: str, attempt: int) -> bool:
+    def is_reported(self, worker: str, attempt: int) -> bool:
         """Whether a worker may tell of the context of an attempt."""
         return attempt in self._cache(worker).contexts
 
-    def measured(self, worker: str, attempt: int, scale: float) -> None:
+    def set_scale(self, worker: str, attempt: int, scale: float) -> None:
         """Set the bytes per token of an attempt's context."""
         cache = self._cache(worker)
         if (known := cache.contexts.get(attempt)) is not None:
@@ -221,7 +221,7 @@ class PrefixIndex:
             cache.used += size
         self._trim(cache)
 
-    def evicted(self, worker: str, tokens: int) -> None:
+    def record_eviction(self, worker: str, tokens: int) -> None:
         """Record that a worker has dropped this number of tokens from its cache."""
         cache = self._cache(worker)
         goal = cache.used - tokens * cache.bytes_a_token
@@ -272,7 +272,7 @@ class PrefixIndex:
 
     def _drop(self, cache: _Cache) -> None:
         """Let a worker hold its least recently used piece no longer."""
-        self._let_go(cache, next(iter(cache.order)))
+        self._remove(cache, next(iter(cache.order)))
 
     def _empty(self, cache: _Cache) -> None:
         while cache.order:
@@ -292,14 +292,14 @@ class PrefixIndex:
             node = beyond.pop()
             beyond += (node.children or {}).values()
             if node.holders & cache.bit:
-                self._let_go(cache, node)
+                self._remove(cache, node)
         for node, _ in reversed(path):
             if any(child.holders & cache.bit for child in (node.children or {}).values()):
                 break
             if node.holders & cache.bit:
-                self._let_go(cache, node)
+                self._remove(cache, node)
 
-    def _let_go(self, cache: _Cache, node: _Node) -> None:
+    def _remove(self, cache: _Cache, node: _Node) -> None:
         """Remove a piece from a worker. A piece that no worker holds is deleted."""
         del cache.order[node]
         if node.holders < 0:  # not a context but room that others took

@@ -9,7 +9,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["MAIN", "Cell", "harness", "outputs", "returned", "said_by", "timed", "traced"]
+__all__ = ["MAIN", "Cell", "build_timer", "build_tracer", "harness", "has_returned", "normalise_output", "read_outputs"]
 
 Cell = tuple[str, JsonValue]
 """What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
@@ -137,7 +137,7 @@ def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key
     A program of several files has a line `# file: NAME` before each; they are written beside it, and the last one is
     run. `entry` may be `MAIN`.
     """
-    files, program = _apart(program)
+    files, program = _split_files(program)
     if entry == MAIN:
         program, entry = _MAIN.format(source=repr(program)), "_plait_main"
     begin = _FILES.format(files=repr(files)) if files else ""
@@ -149,7 +149,7 @@ def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key
     )
 
 
-def _apart(program: str) -> tuple[list[tuple[str, str]], str]:
+def _split_files(program: str) -> tuple[list[tuple[str, str]], str]:
     """Return the named files of a program, and the text of the last one, which is run."""
     _, *rest = _FILE.split(program)
     named = list(zip(rest[::2], rest[1::2], strict=True))
@@ -157,16 +157,16 @@ def _apart(program: str) -> tuple[list[tuple[str, str]], str]:
     return safe, named[-1][1] if named else program
 
 
-def said_by(text: str) -> str:
+def normalise_output(text: str) -> str:
     """Return an output as it is compared: without blank ends of lines and of the whole.
 
-    >>> said_by("1 2 \\n3\\n\\n")
+    >>> normalise_output("1 2 \\n3\\n\\n")
     '1 2\\n3'
     """
     return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
 
 
-def outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
+def read_outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
     """Read what a run of `harness` printed: a cell for each of `count` inputs."""
     printed = result.get("stdout", "") if isinstance(result, dict) else ""
     cells: list[Cell] = []
@@ -185,20 +185,20 @@ def outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
     return [*cells, *[("none", None)] * count][:count]
 
 
-def returned(cell: Cell | None, want: JsonValue) -> bool:
+def has_returned(cell: Cell | None, want: JsonValue) -> bool:
     """Return whether a call, if it was made, returned just a value: `True` is no 1, and 1.0 is 1."""
-    return cell is not None and cell[0] == "value" and _same(cell[1], want)
+    return cell is not None and cell[0] == "value" and _is_same(cell[1], want)
 
 
-def _same(one: JsonValue, other: JsonValue) -> bool:
+def _is_same(one: JsonValue, other: JsonValue) -> bool:
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_is_same, one, other))
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def timed(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repeats: int, key: str) -> str:
+def build_timer(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repeats: int, key: str) -> str:
     """Return a program that times a function: its one value is a list of `repeats` times, in seconds of CPU a pass over
     all inputs. A pass is repeated until a time is 5 ms long. `key` as for `harness`."""
     return harness(
@@ -209,7 +209,7 @@ def timed(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repea
     )
 
 
-def traced(program: str, entry: str, args: Sequence[JsonValue], most: int, key: str) -> str:
+def build_tracer(program: str, entry: str, args: Sequence[JsonValue], most: int, key: str) -> str:
     """Return a program that says which lines ran in one call of a function: its one value is a list of at most `most`
     pairs, a line's number and what it set or returned. `key` as for `harness`."""
     program, entry = _callable(program, entry)
@@ -220,5 +220,5 @@ def _callable(program: str, entry: str) -> tuple[str, str]:
     """Return a program with a function of its own, so that more can be put behind it."""
     if entry != MAIN:
         return program, entry
-    _, last = _apart(program)
+    _, last = _split_files(program)
     return program[: len(program) - len(last)] + _MAIN.format(source=repr(last)), "_plait_main"

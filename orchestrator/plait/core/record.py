@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue, TypeAdapter
 
 from .causes import Cause
-from .notebook_html import bar, marked, table
+from .notebook_html import bar, escape_text, table
 from .ops import Kind
 from .plan import Step
 from .result import NO_USAGE, Failure, Signals, Usage
@@ -138,11 +138,11 @@ class StepRecord(PlannedStep):
 
     def row(self) -> dict[str, JsonValue]:
         """Return its row in a report, as JSON."""
-        return {name: _json(getattr(self, name)) for name in _ROW}
+        return {name: _to_json(getattr(self, name)) for name in _ROW}
 
     def written(self) -> dict[str, JsonValue]:
         """Return all of it but its plan as JSON, for `read`."""
-        return {name: _json(getattr(self, name)) for name in (*_ROW, *_MORE)}
+        return {name: _to_json(getattr(self, name)) for name in (*_ROW, *_MORE)}
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> StepRecord:
@@ -172,7 +172,7 @@ _adapter = TypeAdapter(StepRecord)
 _anything: TypeAdapter[object] = TypeAdapter(object)
 
 
-def _json(value: object) -> JsonValue:
+def _to_json(value: object) -> JsonValue:
     return _anything.dump_python(value, mode="json")
 
 
@@ -193,8 +193,8 @@ def steps_table(records: Sequence[StepRecord]) -> str:
         sign = f"<span style='color:{_COLOURS.get(state, '#555')}'>{_MARKS.get(state, '·')}</span>"
         text = record.reason or (record.value if isinstance(record.value, str) else "")
         rows.append((
-            f"<span style='padding-left:{1.2 * depth[record.step]:.1f}em'>{sign} {marked(record.name)}</span>",
-            state, str(record.tokens or ""), "" if ran is None else bar(ran, last, whole), marked(text),
+            f"<span style='padding-left:{1.2 * depth[record.step]:.1f}em'>{sign} {escape_text(record.name)}</span>",
+            state, str(record.tokens or ""), "" if ran is None else bar(ran, last, whole), escape_text(text),
         ))  # fmt: skip
     more = len(records) - len(rows)
     return table(("step", "state", "tokens", "when", "why, or what it said"), rows) + (f"and {more} more" * bool(more))

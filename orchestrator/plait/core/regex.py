@@ -86,13 +86,13 @@ class Expression:
         """Return the first match."""
         data = text.encode("utf-8", "replace")
         match = self._compiled.search(data, 0, _boundary(data, self._most))
-        return None if match is None else self._found(data, match)
+        return None if match is None else self._to_match(data, match)
 
     def fullmatch(self, text: str) -> ExpressionMatch | None:
         """Return the match of the whole text."""
         data = text.encode("utf-8", "replace")
         match = self._compiled.fullmatch(data) if len(data) <= self._most else None
-        return None if match is None else self._found(data, match)
+        return None if match is None else self._to_match(data, match)
 
     def finditer(self, text: str) -> Iterator[ExpressionMatch]:
         """Yield the matches from left to right, none over another, as long as the bound on the work allows. A match
@@ -109,12 +109,12 @@ class Expression:
                     continue
                 if match is None:
                     return
-            yield self._found(data, match)
+            yield self._to_match(data, match)
             first, last = match.span()
             left, matches = left - max(_SHORT, last - start), matches + 1
             start, width = last if last > first else max(last + 1, _boundary(data, last + 1)), _WINDOW
 
-    def _found(self, data: bytes, match: _Match) -> ExpressionMatch:
+    def _to_match(self, data: bytes, match: _Match) -> ExpressionMatch:
         groups = [_text(data, match.span(number)) for number in range(1, self._compiled.groups + 1)]
         named = {name: groups[number - 1] for name, number in self._names.items()}
         return ExpressionMatch(_text(data, match.span()) or "", groups, named)

@@ -22,7 +22,7 @@ from .sampling import Generation, StructuredOutput
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
 
-__all__ = ["HandOver", "Request", "Retries", "listed"]
+__all__ = ["HandOver", "Request", "Retries", "as_tuple"]
 
 HandOver = Callable[[str, object], Plugin]
 """Makes a plugin that a program hands over as it is (an instance, a class, a function) known, and returns its name and
@@ -32,7 +32,7 @@ _LIMITS = ("tokens", "seconds")
 """Limits of the budget that may be given by themselves."""
 
 
-def listed(name: str, given: object, example: str) -> tuple[object, ...]:
+def as_tuple(name: str, given: object, example: str) -> tuple[object, ...]:
     """Return an argument that holds several things. Raises `UsageError` with an example."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         written = reprlib.repr(cast("object", given))
@@ -51,7 +51,7 @@ def _plugin(given: object, info: ValidationInfo) -> object:
 
 
 def _policies(given: object) -> object:
-    return listed("policies", given, f"policies=[{given if isinstance(given, str) else 'fifo'!r}]")
+    return as_tuple("policies", given, f"policies=[{given if isinstance(given, str) else 'fifo'!r}]")
 
 
 def _budget(given: object) -> Budget | Mapping[str, object]:
@@ -86,7 +86,7 @@ def _function(given: object) -> object:
 
 
 def _names(given: object) -> object:
-    return (given,) if isinstance(given, str) else listed("approve", given, 'approve=["write"]')
+    return (given,) if isinstance(given, str) else as_tuple("approve", given, 'approve=["write"]')
 
 
 _Plugin = Annotated[Plugin, BeforeValidator(_plugin)]
@@ -144,7 +144,7 @@ class Request(Frozen):
     not say it themselves."""
     tools: Annotated[
         tuple[Annotated[Function, BeforeValidator(_function)], ...],
-        BeforeValidator(lambda given: listed("tools", given, 'tools=[{"name": "f", "parameters": {…}}]')),
+        BeforeValidator(lambda given: as_tuple("tools", given, 'tools=[{"name": "f", "parameters": {…}}]')),
     ] = Field(default=(), exclude_if=lambda tools: not tools)
     """Functions that the model may call and the caller runs: its calls are in the answer's message."""
     tool_choice: str = Field(default="auto", max_length=64, exclude_if=lambda choice: choice == "auto")

@@ -25,10 +25,10 @@ took it from the size of a text, the pieces of a stream or the time. `unknown`: 
 _SUREST: tuple[Source | None, ...] = (None, "server", "ids", "estimate", "unknown")
 
 
-def least_sure(*sources: Source | None) -> Source | None:
+def least_certain_source(*sources: Source | None) -> Source | None:
     """Return the source that says the least: that of a sum. `None` has nothing to say.
 
-    >>> least_sure("server", "estimate", None)
+    >>> least_certain_source("server", "estimate", None)
     'estimate'
     """
     return max(sources, key=_SUREST.index)
@@ -59,7 +59,11 @@ class Sources(Frozen):
         if self is NO_SOURCES:
             return other
         ours, theirs = self.__dict__, other.__dict__
-        return self if ours == theirs else Sources(**{name: least_sure(ours[name], theirs[name]) for name in ours})
+        return (
+            self
+            if ours == theirs
+            else Sources(**{name: least_certain_source(ours[name], theirs[name]) for name in ours})
+        )
 
 
 NO_SOURCES = Sources.model_construct()
@@ -255,7 +259,7 @@ NOTHING = Result.model_construct(set(), usage=NO_USAGE)
 """Of what has no value to tell. One for all: they are frozen, and a plan may have a million."""
 
 
-def given_up(cause: Cause | None, words: str) -> Failure:
+def cancelled_failure(cause: Cause | None, words: str) -> Failure:
     """Return the failure of what was given up."""
     return Failure(kind="Cancelled", message=words, cause=cause)
 
@@ -314,4 +318,4 @@ class Price(Frozen):
         own, the cost is an estimate: what it is at most."""
         cheaper = self.cached not in (None, self.input)
         cached = "estimate" if cheaper and sources.cached == "unknown" else None
-        return least_sure(sources.prompt, sources.completion, cached)
+        return least_certain_source(sources.prompt, sources.completion, cached)

@@ -119,7 +119,7 @@ class Rights(Frozen):
         if self.image_hosts is None or url.startswith("data:image/"):
             return
         host = host_of(url)
-        if host is None or not any(_fits(host, pattern) for pattern in self.image_hosts):
+        if host is None or not any(_matches_host(host, pattern) for pattern in self.image_hosts):
             there = ", ".join(self.image_hosts) or "none"
             raise NotAllowed(
                 f"{what} has an image at {url[:80]!r}: send it along (data:image/…), or from a host that is allowed "
@@ -165,15 +165,15 @@ def _address(host: str) -> str | None:
         return None
 
 
-def _fits(host: str, allowed: str) -> bool:
+def _matches_host(host: str, allowed: str) -> bool:
     if allowed == ANY_HOST:
-        return _public(host)
+        return _is_public(host)
     if allowed.startswith("*."):
         return host.endswith(allowed[1:].lower())
     return host == allowed.lower()
 
 
-def _public(host: str) -> bool:
+def _is_public(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Branches", "Prediction", "Problems", "Step", "n_for"]
+__all__ = ["Branches", "Prediction", "Problems", "Step", "max_branches_within"]
 
 Step = Callable[[float], float]
 """Seconds of a decoding step, by the number of sequences."""
@@ -73,7 +73,7 @@ class Branches:
     def _kth(self, n: int, k: int) -> list[float]:
         """Return P(the k-th of n has ended by then), for each length."""
         total = len(self.lengths)
-        return [_at_least(n, k, bisect_right(self.lengths, length) / total) for length in self.lengths]
+        return [_probability_at_least(n, k, bisect_right(self.lengths, length) / total) for length in self.lengths]
 
     def _first_success(self, n: int) -> list[float]:
         """Return P(one of n has succeeded by then), for each length."""
@@ -199,13 +199,13 @@ class Problems:
         return Prediction(mean, low, high, p50, p90, happens)
 
 
-def n_for(
+def max_branches_within(
     latency: float, lengths: Branches, step: Step, *, share: float = 1.0, quantile: float = 0.9, most: int = 256
 ) -> int:
     """Return the maximum number of branches whose `share` ends within `latency` seconds, with probability
     `quantile`. 0 if a single one takes longer. `step` returns the seconds of a decoding step by number of sequences.
 
-    >>> n_for(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
+    >>> max_branches_within(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
     20
     """
 
@@ -226,7 +226,7 @@ def n_for(
     return low
 
 
-def _at_least(n: int, k: int, p: float) -> float:
+def _probability_at_least(n: int, k: int, p: float) -> float:
     """Return P(at least k of n), each with probability p."""
     if p >= 1.0:
         return 1.0

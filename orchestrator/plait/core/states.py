@@ -55,7 +55,7 @@ Move = tuple[float, str, str, str, str]
 100,000 steps has 300,000 of them."""
 
 
-def tell(move: Move) -> str:
+def describe_move(move: Move) -> str:
     """Return a move as a line for people."""
     at, _, start, finish, reason = move
     return f"{at:.6f} {start} -> {finish}" + (f" ({reason})" if reason else "")

@@ -101,7 +101,7 @@ class FlowHost(Protocol):
         """Return where the coroutine stands that runs now."""
         ...
 
-    def made(self, handle: StepHandle[object], group: Group | None) -> None:
+    def add_step(self, handle: StepHandle[object], group: Group | None) -> None:
         """Take a step that the flow has made."""
         ...
 
@@ -121,7 +121,7 @@ class FlowHost(Protocol):
         """Suspend the running coroutine until something has ended."""
         ...
 
-    def passed(self) -> None:
+    def note_passed(self) -> None:
         """Take note that something was awaited that had ended already."""
         ...
 
@@ -150,7 +150,7 @@ class Promise(Generic[T_co]):
 
     def __await__(self) -> Generator[object, None, T_co]:
         if self._ended:
-            self._host.passed()
+            self._host.note_passed()
         else:
             yield from self._host.wait(self)
         return self.outcome()
@@ -253,16 +253,16 @@ class StepHandle(Promise[T_co]):
             self.settle(error=StepFailed(self.step.name, failure))
         else:
             self._result = result
-            self.settle(self._given(result))
+            self.settle(self._awaited_value(result))
 
-    def _given(self, result: Result) -> object:
+    def _awaited_value(self, result: Result) -> object:
         return self
 
 
 class CallHandle(StepHandle[JsonValue]):
     """A tool call. Awaiting it gives the tool's value."""
 
-    def _given(self, result: Result) -> JsonValue:
+    def _awaited_value(self, result: Result) -> JsonValue:
         return result.value
 
 

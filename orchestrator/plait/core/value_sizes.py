@@ -20,7 +20,7 @@ from .plan import Plan, Step
 from .request import Retries
 from .values import Same
 
-__all__ = ["MOST_BYTES", "PlanCost", "Weight", "cost_of", "mentions", "weigh"]
+__all__ = ["MOST_BYTES", "PlanCost", "ValueSize", "cost_of", "count_mentions", "measure_value"]
 
 MOST_BYTES = 64 << 20
 """What the values that a run puts together may weigh, where nobody says."""
@@ -30,7 +30,7 @@ HULL = 64
 """Of a text, a list or an object, besides what is in it."""
 
 
-class Weight(NamedTuple):
+class ValueSize(NamedTuple):
     """What a value weighs."""
 
     bytes: int
@@ -38,7 +38,7 @@ class Weight(NamedTuple):
     """Of lists and objects within one another."""
 
 
-def weigh(value: JsonValue, known: Mapping[Same, Weight], most: int) -> Weight:
+def measure_value(value: JsonValue, known: Mapping[Same, ValueSize], most: int) -> ValueSize:
     """Return what a value weighs; of one that weighs more than `most`, something above that.
 
     Args:
@@ -51,7 +51,7 @@ def weigh(value: JsonValue, known: Mapping[Same, Weight], most: int) -> Weight:
     while todo and total <= most:
         item, depth = todo.pop()
         if isinstance(item, str):
-            total += _of_text(item)
+            total += _text_size(item)
         elif isinstance(item, int):
             total += ATOM + item.bit_length() // 8
         elif isinstance(item, dict | list):
@@ -63,16 +63,16 @@ def weigh(value: JsonValue, known: Mapping[Same, Weight], most: int) -> Weight:
             total += HULL + 8 * len(item)
             deepest = max(deepest, depth + 1)
             if isinstance(item, dict):
-                total += sum(map(_of_text, item))
+                total += sum(map(_text_size, item))
                 todo += [(inner, depth + 1) for inner in item.values()]
             else:
                 todo += [(inner, depth + 1) for inner in item]
         else:
             total += ATOM
-    return Weight(total, deepest)
+    return ValueSize(total, deepest)
 
 
-def _of_text(text: str) -> int:
+def _text_size(text: str) -> int:
     return HULL + (len(text) if text.isascii() else 4 * len(text))
 
 
@@ -99,11 +99,11 @@ def cost_of(plan: Plan, retries: Retries, most: int, merge_class: Callable[[str]
     least: dict[str, int] = {}
     put, tokens, open_ended = 0, 0, False
     for step in plan.steps:
-        used = sum(times * least.get(name, 0) for name, times in mentions(step).items())
+        used = sum(times * least.get(name, 0) for name, times in count_mentions(step).items())
         put = min(put + used, most + 1)
         op = step.op
         merge = merge_class(op.merge.name) if isinstance(op, Join) else None
-        least[step.name] = min(_least(step, used, merge), most + 1)
+        least[step.name] = min(_minimum_size(step, used, merge), most + 1)
         if isinstance(op, ModelCall):
             tokens += 2 * (1 + retries.think + retries.lost) * (op.sampling.max_tokens + op.most_thoughts)
         open_ended |= step.expands or (merge is not None and merge.plans_more)
@@ -113,7 +113,7 @@ def cost_of(plan: Plan, retries: Retries, most: int, merge_class: Callable[[str]
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
-def mentions(step: Step) -> Mapping[str, int]:
+def count_mentions(step: Step) -> Mapping[str, int]:
     """Return how often each step's value is put into what a step makes; of a join that may close over some of its
     branches, none."""
     op = step.op
@@ -127,7 +127,7 @@ def mentions(step: Step) -> Mapping[str, int]:
     return +read
 
 
-def _least(step: Step, used: int, merge: type[Merge] | None) -> int:
+def _minimum_size(step: Step, used: int, merge: type[Merge] | None) -> int:
     """Return what a step's value weighs at least."""
     if step.expands:
         return ATOM

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from ..core.chat import Message, TextPart, ValuePart, spoken, with_prompt
+from ..core.chat import Message, TextPart, ValuePart, assistant_message, with_prompt
 from ..core.events import Finish, Status
 from ..core.ops import ModelCall, Part, Ref, Text, Tokens, ToolCall
 from ..core.planning import derive, fraction
-from ..core.result import Failure, given_up
+from ..core.result import Failure, cancelled_failure
 from ..core.values import as_text, substitute
 from .records import Node, Run
 from .shared_sequence import Series, TalkHistory
@@ -115,7 +115,7 @@ def conversation(step: Node, own: bool) -> TalkHistory:
         assert last.outcome.own is not None and first.step.op.kind == "think"
         asked = _asked(first)
         calls = talk.calls + sum(len(message.tool_calls) for message in asked)
-        turn = spoken(first.step.op.begin + last.outcome.own.line, 1 + calls)
+        turn = assistant_message(first.step.op.begin + last.outcome.own.line, 1 + calls)
         talk = last.talk = TalkHistory(talk.messages.then((*asked, turn)), calls + len(turn.tool_calls))
     return talk
 
@@ -285,9 +285,9 @@ def _status(run: Run, output: Node) -> tuple[Status, Failure | None]:
             return "partial", output.outcome.limited
         return ("partial" if output.outcome.result.partial else "done"), None
     if run.cancelled is not None:
-        return "cancelled", given_up(*run.cancelled)
+        return "cancelled", cancelled_failure(*run.cancelled)
     if output.outcome.failure is None:
-        return "failed", given_up(output.outcome.cause, output.last_move[4])
+        return "failed", cancelled_failure(output.outcome.cause, output.last_move[4])
     # A limit that was reached after some steps ended leaves values worth keeping: the run is partial and not failed.
     some = any(node.outcome.own is not None and node.merge is None for node in run.nodes)
     return ("partial" if output.outcome.limited and some else "failed"), output.outcome.failure

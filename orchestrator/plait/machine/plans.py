@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ..core.errors import BudgetExceeded, PlanError
 from ..core.interfaces import Merge, PluginRegistry
 from ..core.ops import Join, ModelCall, Plugin, ToolCall
-from ..core.plan import Plan, in_order
+from ..core.plan import Plan, topological_order
 from ..core.result import as_failure
 from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
 from .attempt_lifecycle import Slots
@@ -157,7 +157,7 @@ def insert(
     if not ordered:
         own = set(order)
         needed = {node.step.name: [dep.step.name for dep in node.deps if dep in own] for node in order}
-        order = [nodes[name] for name in in_order(needed)]
+        order = [nodes[name] for name in topological_order(needed)]
     # A first plan has nothing around it that could wait for it.
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)

@@ -38,7 +38,7 @@ def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
         host.context += attempt.context
         root, content = context_of(node)
         if content:
-            attempt.expected = index.sent(worker, root, content, attempt.id)
+            attempt.expected = index.record_sent(worker, root, content, attempt.id)
     group.sent[worker] = group.sent.get(worker, 0) + 1
     group.live[worker] = group.live.get(worker, 0) + 1
 
@@ -49,8 +49,8 @@ def gone(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex)
     if attempt.node.step.op.kind == "think":
         _, content = context_of(attempt.node)
         # The engine's own count corrects the estimate of bytes per token for what this worker caches.
-        if usage.prompt and index.remembers(host.name, attempt.id):
-            index.measured(host.name, attempt.id, BYTES_A_TOKEN * prompt_tokens(attempt.node) / usage.prompt)
+        if usage.prompt and index.is_reported(host.name, attempt.id):
+            index.set_scale(host.name, attempt.id, BYTES_A_TOKEN * prompt_tokens(attempt.node) / usage.prompt)
         index.ended(host.name, len(content), attempt.expected, usage.prompt, usage.cached, usage.completion)
     host.context -= attempt.context
     group.live[host.name] -= 1
@@ -116,7 +116,7 @@ def cached(node: Node, index: PrefixIndex) -> dict[str, int]:
     root, content = context_of(node)
     if not content:
         return {}
-    return {worker: size // BYTES_A_TOKEN for worker, size in index.held(root, content).items()}
+    return {worker: size // BYTES_A_TOKEN for worker, size in index.held_bytes(root, content).items()}
 
 
 def beginning(node: Node) -> int | None:

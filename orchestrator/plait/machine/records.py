@@ -23,7 +23,7 @@ from ..core.prefix_index import PrefixIndex
 from ..core.record import Change
 from ..core.request import Request
 from ..core.result import Failure, Price, Usage
-from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, tell
+from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, describe_move
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView
 from .backlog import Backlog
@@ -207,7 +207,7 @@ class Node:
         """Move to a state, noted in the story and for watchers, or raise `InvalidTransition`."""
         start = self.state
         if finish not in MOVES[start]:
-            raise InvalidTransition(self.id, start, finish, tuple(map(tell, self.story)))
+            raise InvalidTransition(self.id, start, finish, tuple(map(describe_move, self.story)))
         self.state = finish
         if not MOVES[finish]:
             self.ended = True

@@ -17,7 +17,7 @@ from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import ModelCall, Op
 from ..core.plan import Step, template
 from ..core.result import NO_SOURCES, Failure, Price, Result, Sources, Usage
-from ..core.value_sizes import Weight
+from ..core.value_sizes import ValueSize
 from ..core.view import AttemptEnd
 
 
@@ -183,7 +183,7 @@ class Outcome:
     """The result of its own attempt (or merge)."""
     result: Result | None = None
     """Its value to others: its own, or that of its expansion."""
-    weight: Weight | None = None
+    weight: ValueSize | None = None
     """The size of that value, once it was first read."""
     failure: Failure | None = None
     merged_into: str | None = None

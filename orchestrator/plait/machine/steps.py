@@ -30,7 +30,7 @@ from ..core.events import Cancel, Expand
 from ..core.interfaces import Merge, Policy, Verdict
 from ..core.result import Failure, Result, as_failure, frames_of
 from ..core.states import CANCELLED, DONE, EXPANDED, EXPANDING, FAILED, READY, RUNNING, WAITING, State
-from ..core.value_sizes import weigh
+from ..core.value_sizes import measure_value
 from ..core.values import json_value, writable
 from ..core.view import Branch
 from .attempt_lifecycle import Slots
@@ -419,7 +419,7 @@ def conclude(node: Node) -> Result:
     verdict = node.merge.merge(branches, node.run.task)
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"it returned a {type(verdict).__name__} instead of a Verdict")
-    weight, most = weigh(verdict.value, known, most_of(node.run)), most_of(node.run)
+    weight, most = measure_value(verdict.value, known, most_of(node.run)), most_of(node.run)
     if weight.bytes > most:
         raise ValueError(f"its value has more than {most:,} bytes: raise `value_bytes`")
     result = Result(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..core.errors import BudgetExceeded
 from ..core.result import Failure, as_failure
 from ..core.states import DONE
-from ..core.value_sizes import MOST_BYTES, Weight, mentions, weigh
+from ..core.value_sizes import MOST_BYTES, ValueSize, count_mentions, measure_value
 from ..core.values import Same
 from .records import Node, Run
 
@@ -41,7 +41,7 @@ def _length(branch: Node) -> int:
     return BRANCH + (len(value) if isinstance(value, str) else 0)
 
 
-def weight_of(node: Node) -> Weight:
+def weight_of(node: Node) -> ValueSize:
     """Return the weight of a finished step's value."""
     if node.outcome.weight is None:
         assert node.outcome.result is not None
@@ -50,7 +50,7 @@ def weight_of(node: Node) -> Weight:
         if inner is not None and inner.outcome.result is node.outcome.result:
             node.outcome.weight = weight_of(inner)
         else:  # a worker's value shares nothing with others
-            node.outcome.weight = weigh(node.outcome.result.value, {}, most_of(node.run))
+            node.outcome.weight = measure_value(node.outcome.result.value, {}, most_of(node.run))
     return node.outcome.weight
 
 
@@ -59,7 +59,7 @@ def most_of(run: Run) -> int:
     return MOST_BYTES if run.request.value_bytes is None else run.request.value_bytes
 
 
-def of_branches(node: Node) -> dict[Same, Weight]:
+def of_branches(node: Node) -> dict[Same, ValueSize]:
     """Return the weights of the values of a join's branches."""
     return {
         Same(dep.outcome.result.value): weight_of(dep)
@@ -75,7 +75,7 @@ def charge_join(node: Node) -> Failure | None:
 
 def charge_references(node: Node) -> Failure | None:
     """Count the values that a step's operation is about to include; return the failure if they exceed the limit."""
-    read = mentions(node.step)
+    read = count_mentions(node.step)
     if not read:  # it only waits for them
         return _charge(node, 0)
     weights = {dep.step.name: weight_of(dep).bytes for dep in node.deps if dep.outcome.result is not None}

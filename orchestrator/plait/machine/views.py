@@ -13,7 +13,7 @@ from ..core.lengths import QUANTILE, expected_tokens
 from ..core.ops import Kind
 from ..core.plan import Step
 from ..core.result import Failure, Result
-from ..core.states import WAITING, State, tell
+from ..core.states import WAITING, State, describe_move
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView as AnyStep, WorkerView
 from .action_builder import context_step, prior, written
@@ -177,7 +177,7 @@ class NodeView:
 
     @property
     def story(self) -> tuple[str, ...]:
-        return tuple(map(tell, self._node.story))
+        return tuple(map(describe_move, self._node.story))
 
     def decided(self) -> bool:
         node = self._node

@@ -7,7 +7,7 @@ import json
 from pydantic import JsonValue, PrivateAttr, ValidationError, model_validator
 
 from ..core.errors import TaskError
-from ..core.programs import MAIN, said_by
+from ..core.programs import MAIN, normalise_output
 from ..core.task import Style, Task
 from ..core.values import Frozen
 from ._python import program_in, tree_of
@@ -29,7 +29,7 @@ class Case(Frozen):
         """Take `{"stdin": text, "stdout": text}` for what a whole program reads and writes."""
         match given:
             case {"stdin": str(read), "stdout": str(written)}:
-                return {"args": (read,), "want": said_by(written)}
+                return {"args": (read,), "want": normalise_output(written)}
             case _:
                 return given
 

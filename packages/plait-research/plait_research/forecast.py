@@ -12,7 +12,7 @@ from plait.core.errors import ConfigError
 from plait.core.events import Job
 from plait.core.interfaces import PlanningContext
 from plait.core.lengths import quantile
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import ModelCall
 from plait.core.plan import Plan, template
 from plait.core.result import Failure, Result, Usage
@@ -63,7 +63,7 @@ def forecast(plan: Plan, brief: PlanningContext, config: Config) -> Forecast:
     profile, paced = _profile(config, known)
     if profile is None:
         return Forecast(paced)
-    drawn = f"by {counted(len(known.runs), 'recorded run')}" if known.runs else "by the lengths in the profile"
+    drawn = f"by {pluralise(len(known.runs), 'recorded run')}" if known.runs else "by the lengths in the profile"
     reports = [_played(plan, brief, profile, known.runs, seed) for seed in range(_DRAWS)]
     firsts = [
         min(ends)

@@ -17,7 +17,7 @@ from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client.profile import profile_file
@@ -70,7 +70,7 @@ def simulate(
     tokens: Tokens = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
+        typer.Option("--policy", metavar="NAME[+NAME…]", help="Policy to compare; repeatable; `+` joins several."),
     ] = None,
     cluster: Annotated[
         str, typer.Option(metavar="NAME=VALUE,…", help=f"Simulated engines: {list_names(SimulatedCluster)}.")
@@ -238,7 +238,7 @@ def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]
 
 def _show(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
-    output.people.print(f"{counted(some['steps'], 'step')} on {engines} × {slots} slots, in virtual time")
+    output.people.print(f"{pluralise(some['steps'], 'step')} on {engines} × {slots} slots, in virtual time")
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "seconds": lambda row: f"{row['makespan_seconds']:.3f}",
         "mean wait": lambda row: f"{row['wait_mean_seconds']:.3f}",
@@ -254,7 +254,7 @@ def _show(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output
 
 def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: int, output: Output) -> None:
     some = next(iter(summaries.values()))
-    output.people.print(f"{counted(some['runs'], 'run')} on {engines} × {slots} slots, in virtual time")
+    output.people.print(f"{pluralise(some['runs'], 'run')} on {engines} × {slots} slots, in virtual time")
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "seconds": lambda row: f"{row['makespan_seconds']:.3f}",
         "p50": lambda row: f"{row['latency_p50_seconds']:.3f}",

@@ -37,7 +37,7 @@ class AboutApi:
 
     async def health(self, _: HttpRequest, __: User) -> Response:
         """Answer `GET /health` as vLLM does: 200 and nothing, 503 before the workers run and while it stops."""
-        return Response(status_code=200 if self._service.ready and not self._service.closing else 503)
+        return Response(status_code=503 if self._service.problems else 200)
 
     async def version(self, _: HttpRequest, __: User) -> Response:
         """Answer `GET /version`."""

@@ -8,7 +8,7 @@ next request with its answer (`resume`) follows it again.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -22,12 +22,12 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, text_of_step
-from .bodies import MESSAGES, TOOLS, PlaitField, ServedStrategy, body_with
+from .bodies import MESSAGES, TOOLS, BodyTable, PlaitField, ServedStrategy, body_with
 from .client_tools import ClientTools, FunctionTool
 from .conversations import read_frontend_message
-from .dialect import Record, StreamWriter, write_stream
+from .dialect import StreamWriter, write_stream
 from .errors import ApiError, not_found
-from .http import EventStream, apart, read
+from .http import EventStream, apart, read, sse
 from .service import Service
 from .tenants import ServedRun, User
 
@@ -60,8 +60,7 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
     `model`, `temperature`, `plait`."""
 
     model_config: ClassVar[ConfigDict] = _WIRE
-    endpoint = "agui"
-    sampling = {"max_tokens": "max_tokens"}
+    table = BodyTable("agui", {"max_tokens": "max_tokens"})
     model: str = Field(default="", max_length=2000)
     thread_id: str = Field(max_length=200)
     run_id: str = Field(max_length=200)
@@ -121,7 +120,8 @@ class AguiApi:
         body.check()
         live = self._resumed(body, user) if body.resume else await self._started(body, user)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        writer = AguiWriter(live, body)
+        answered = {answer.interrupt_id for answer in body.resume or ()}
+        writer = AguiWriter(live, body.thread_id, body.run_id, answered)
         events = ev.stream_choices([live], follow="from_now" if body.resume else "from_start")
 
         def give_up() -> None:
@@ -154,28 +154,27 @@ class AguiApi:
 
 
 class AguiWriter(StreamWriter):
-    """Makes the events of one request."""
+    """Makes the events of one run, as objects of the package `ag_ui`."""
 
-    typed = False
-
-    def __init__(self, run: ServedRun, body: AguiBody) -> None:
+    def __init__(self, run: ServedRun, thread_id: str, run_id: str, answered: Collection[str] = ()) -> None:
         from ag_ui.core import events  # pyright: ignore[reportMissingImports]
 
         self._ag: Any = events
         self._run, self._text = run, run.handle.run
         """The run, and the id of its text message."""
-        self._ids: dict[str, Any] = {"thread_id": body.thread_id, "run_id": body.run_id}
+        self._ids: dict[str, Any] = {"thread_id": thread_id, "run_id": run_id}
         self._steps: dict[str, str] = {}
         """The names of running steps, by id."""
         self._messages: list[str] = []
         """Ids of open messages."""
-        self._answered = {answer.interrupt_id for answer in body.resume or ()}
+        self._answered = answered
+        """Ids of questions whose answer the run may not have read yet."""
 
-    def begin(self) -> Iterator[Record]:
+    def begin(self) -> Iterator[Any]:
         """Yield the beginning of the run."""
         yield self._event("RunStarted", **self._ids, metadata={"plait": {"run": self._run.handle.run}})
 
-    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
+    def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Any]:
         """Yield the records of an event."""
         match event:
             case ev.PartBegan(ev.StepPart(step=step)):
@@ -197,7 +196,7 @@ class AguiWriter(StreamWriter):
                                   parent_message_id=self._run.handle.run)  # fmt: skip
                 yield self._event("ToolCallArgs", tool_call_id=call.id, delta=call.function.arguments)
                 yield self._event("ToolCallEnd", tool_call_id=call.id)
-            case ev.QuestionAsked(question) if question.id not in self._answered:  # else the run has not read it yet
+            case ev.QuestionAsked(question) if question.id not in self._answered:
                 self.has_ended = True
                 yield from self._close_all()
                 asked = [one for one in self._run.handle.questions if one.id not in self._answered]
@@ -209,7 +208,7 @@ class AguiWriter(StreamWriter):
             case _:
                 pass
 
-    def _grow(self, part: ev.AnswerPart, text: str) -> Iterator[Record]:
+    def _grow(self, part: ev.AnswerPart, text: str) -> Iterator[Any]:
         message = self._message_of(part)
         is_text = isinstance(part, ev.AnswerText)
         kind, role = ("TextMessage", "assistant") if is_text else ("ReasoningMessage", "reasoning")
@@ -222,14 +221,14 @@ class AguiWriter(StreamWriter):
     def _message_of(self, part: ev.AnswerPart) -> str:
         return part.id or (self._text if isinstance(part, ev.AnswerText) else f"{self._text}:thoughts")
 
-    def _close(self, message: str) -> Iterator[Record]:
+    def _close(self, message: str) -> Iterator[Any]:
         """End a message, if it is open."""
         if message in self._messages:
             self._messages.remove(message)
             kind = "TextMessage" if message == self._text else "ReasoningMessage"
             yield self._event(f"{kind}End", message_id=message)
 
-    def _close_all(self) -> Iterator[Record]:
+    def _close_all(self) -> Iterator[Any]:
         """End all open messages and steps."""
         for message in sorted(self._messages, key=lambda message: message == self._text):
             yield from self._close(message)
@@ -237,7 +236,7 @@ class AguiWriter(StreamWriter):
             yield self._event("StepFinished", step_name=name)
         self._steps.clear()
 
-    def _end_step(self, step: StepRecord) -> Iterator[Record]:
+    def _end_step(self, step: StepRecord) -> Iterator[Any]:
         if step.kind == "call":
             result = text_of_step(step) if step.state == "done" else f"{step.state}: {step.reason}"
             call = {"tool_call_id": step.step}
@@ -245,7 +244,7 @@ class AguiWriter(StreamWriter):
             yield self._event("ToolCallResult", **call, message_id=f"{step.step}:result", content=result)
         yield self._event("StepFinished", step_name=self._steps.pop(step.step, step.path))
 
-    def _end_run(self, event: ev.ChoiceEnded | ev.ChoiceFailed, answer: Answer) -> Record:
+    def _end_run(self, event: ev.ChoiceEnded | ev.ChoiceFailed, answer: Answer) -> Any:
         used = answer.usage
         usage = [
             self._ag.TokenUsage(
@@ -264,11 +263,15 @@ class AguiWriter(StreamWriter):
         about = {"plait": describe_answer(answer, self._run.steps)}
         return self._finish(outcome=outcome, usage=usage, metadata=about)
 
-    def _finish(self, **fields: Any) -> Record:
+    def _finish(self, **fields: Any) -> Any:
         return self._event("RunFinished", **self._ids, **fields)
 
-    def _event(self, kind: str, **fields: Any) -> Record:
-        return getattr(self._ag, f"{kind}Event")(**fields).model_dump(mode="json", by_alias=True)
+    def _event(self, kind: str, **fields: Any) -> Any:
+        return getattr(self._ag, f"{kind}Event")(**fields)
+
+    def encode(self, record: Any) -> bytes:
+        """Return a record as a server-sent event."""
+        return sse(record.model_dump(mode="json", by_alias=True))
 
 
 def _interrupt(ag: Any, question: Question) -> Any:

@@ -8,7 +8,6 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from time import thread_time
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,12 +18,13 @@ from starlette.routing import Route
 from plait.runtime.client.answer import Answer
 
 from .about import AboutApi
+from .admission import PLACE
 from .agui import AguiApi, AguiBody
-from .bodies import Body
+from .bodies import LARGE, Body
 from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
-from .errors import ApiError, not_found, of_error
+from .errors import RETRY_AFTER_S, ApiError, not_found, of_error
 from .http import EventStream, apart, read, same_page, unless_disconnected
 from .messages import CountBody, Messages
 from .new_runs import NewRuns
@@ -74,7 +74,9 @@ def build(service: Service) -> Starlette:
         Route("/metrics", _Endpoint(service, _metrics, "metrics")),
     ]
     for dialect in DIALECTS:
-        endpoint = _Endpoint(service, DialectHandler(service, dialect), dialect.name, form=dialect.error)
+        endpoint = _Endpoint(
+            service, DialectHandler(service, dialect), dialect.name, starts_run=True, form=dialect.error
+        )
         routes.append(Route(dialect.path, endpoint, methods=["POST"]))
     about = AboutApi(service, routes, {dialect.path: dialect.body_type for dialect in DIALECTS} | _BODIES)
     for path, handler, keys in (
@@ -85,7 +87,7 @@ def build(service: Service) -> Starlette:
         routes.append(Route(path, _Endpoint(service, handler, "about", keys=keys), methods=["GET"]))
     counting = _Endpoint(service, about.count_message, "about", form=Messages.error)
     routes.append(Route("/v1/messages/count_tokens", counting, methods=["POST"]))
-    routes.append(Route("/agui", _Endpoint(service, AguiApi(service).run, "agui"), methods=["POST"]))
+    routes.append(Route("/agui", _Endpoint(service, AguiApi(service).run, "agui", starts_run=True), methods=["POST"]))
     stored = StoredCompletions(service)
     for path, handler, method in (
         ("", stored.list, "GET"),
@@ -94,7 +96,8 @@ def build(service: Service) -> Starlette:
         ("/{id}", stored.delete, "DELETE"),
         ("/{id}/messages", stored.messages, "GET"),
     ):
-        routes.append(Route(f"/v1/chat/completions{path}", _Endpoint(service, handler, "chat"), methods=[method]))
+        endpoint = _Endpoint(service, handler, "chat", reads=method == "GET")
+        routes.append(Route(f"/v1/chat/completions{path}", endpoint, methods=[method]))
     responses = ResponsesApi(service)
     for path, handler, method in (
         ("", responses.create, "POST"),
@@ -104,7 +107,8 @@ def build(service: Service) -> Starlette:
         ("/{id}/input_items", responses.items, "GET"),
         ("/{id}/cancel", responses.cancel, "POST"),
     ):
-        routes.append(Route(f"/v1/responses{path}", _Endpoint(service, handler, "responses"), methods=[method]))
+        endpoint = _Endpoint(service, handler, "responses", starts_run=handler == responses.create)
+        routes.append(Route(f"/v1/responses{path}", endpoint, methods=[method]))
     runs, new = RunsApi(service), NewRuns(service)
     for path, handler, method in (
         ("/runs", runs.list, "GET"),
@@ -117,7 +121,9 @@ def build(service: Service) -> Starlette:
         ("/runs/{run}/feedback", runs.feedback, "POST"),
         ("/runs/{run}/{verb}", runs.order, "POST"),
     ):
-        routes.append(Route(path, _Endpoint(service, handler, "runs", browser=True), methods=[method]))
+        reads = handler in (runs.list, runs.data)
+        endpoint = _Endpoint(service, handler, "runs", starts_run=handler == new.start, reads=reads, browser=True)
+        routes.append(Route(path, endpoint, methods=[method]))
     routes.append(Route("/", _Endpoint(service, runs.index, "page", keys=False), methods=["GET"]))
     for path, handler in (("/login", runs.login), ("/logout", runs.logout)):
         routes.append(Route(path, _Endpoint(service, handler, "login", keys=False), methods=["POST"]))
@@ -154,10 +160,11 @@ class DialectHandler:
         answers = await unless_disconnected(request.receive, finished, give_up)
         if answers is None:
             return Response(status_code=499)
-        whole = self._whole(lives, answers, body)
+        long = body.long or sum(answer.usage.completion for answer in answers) > LARGE
+        whole = await apart(long, self._whole, lives, answers, body)
         if body.stored:
             await self._stored.keep(whole, body, user)
-        return JSONResponse(whole, headers={"x-request-id": lives[0].handle.run})
+        return await apart(long, JSONResponse, whole, 200, {"x-request-id": lives[0].handle.run})
 
     def _whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
         choices = [read_choice(*pair, self._dialect.raw) for pair in zip(lives, answers, strict=True)]
@@ -179,7 +186,8 @@ class DialectHandler:
     async def _started(self, body: Any, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""
         service, lives = self._service, list[ServedRun]()
-        asked = await apart(body.long, self._dialect.read_requests, body, service.strategy(body.model, user))
+        async with service.admission.turn(user.load):
+            asked = await apart(body.long, self._dialect.read_requests, body, service.strategy(body.model, user))
         # Without a seed of the client's the choices differ too: else all would be the same.
         first, many = body.seed if body.seed is not None else 1, len(asked) > 1
         # All of a request have slots and turns as one run has; those of a tenant have them in the tenant's share.
@@ -188,10 +196,7 @@ class DialectHandler:
             for place, request in enumerate(asked):
                 await service.counted(user)
                 own = request.model_copy(update={"seed": first + place}) if many else request
-                began = thread_time()
                 lives.append(await service.submit(own, body, user, watch=bool(body.stream), fairness_group=share))
-                if many:  # others have the loop for as long as this took
-                    await asyncio.sleep(thread_time() - began)
         except BaseException:
             for live in lives:
                 live.handle.cancel("another choice of the request was refused")
@@ -209,18 +214,24 @@ class _Endpoint:
         name: str,
         *,
         keys: bool = True,
+        starts_run: bool = False,
+        reads: bool = False,
         browser: bool = False,
         form: Callable[[ApiError], dict[str, Any]] = ApiError.body,
     ) -> None:
         self._service, self._handler, self._name, self._keys = service, handler, name, keys
         self._form = form
+        self._starts_run = starts_run
+        """Whether a request starts a run: then a tenant without a place is refused before its body is read."""
+        self._reads = reads
+        """Whether it reads what is stored: a tenant's reads then come one after another, beside those of others."""
         self._browser = browser
         """Whether the cookie of a logged-in browser is accepted in place of a key."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
         request = Request(scope, receive, send)
-        began, status = time.perf_counter(), 500
+        began, status, place = time.perf_counter(), 500, contextlib.AsyncExitStack()
         user: User | None = None
 
         async def heard(message: Any) -> None:
@@ -237,6 +248,11 @@ class _Endpoint:
                 self._service.guard.check(request)
                 if self._keys:
                     user = self._user(request)
+                    scope[PLACE] = place.enter_context(self._service.admission.request(user.load))
+                    if self._starts_run:
+                        self._service.check_places(user)
+                    if self._reads:
+                        await place.enter_async_context(self._service.admission.reads.turn(user.load))
                 answer = await self._handler(request, user)  # pyright: ignore[reportArgumentType]
             except ClientDisconnect:
                 status = 499
@@ -245,6 +261,7 @@ class _Endpoint:
                 answer = self._error(error)
             await answer(scope, receive, heard)
         finally:
+            await place.aclose()
             self._service.answered(self._name, request, user, status, time.perf_counter() - began)
 
     def _user(self, request: Request) -> User:
@@ -258,6 +275,7 @@ class _Endpoint:
         return user or tenants.find(key_given)
 
     def _error(self, error: Exception) -> Response:
+        self._service.health.note_error(error)
         told = of_error(error)
         if told.status == 500 and told.code == "internal_error":
             log.error("internal error while handling a request", exc_info=error)
@@ -271,8 +289,10 @@ async def _healthz(_: Request) -> Response:
 
 async def _readyz(request: Request, _: User) -> Response:
     service: Service = request.app.state.service
-    ready = service.ready and not service.closing
-    return PlainTextResponse("ready" if ready else "not ready", 200 if ready else 503, headers=_SECURE)
+    if not (problems := service.problems):
+        return PlainTextResponse("ready", headers=_SECURE)
+    headers = {**_SECURE, "retry-after": str(RETRY_AFTER_S)}
+    return PlainTextResponse(f"not ready: {', '.join(problems)}", 503, headers=headers)
 
 
 async def _metrics(request: Request, user: User) -> Response:

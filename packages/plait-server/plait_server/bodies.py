@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, create_model
 
@@ -20,12 +20,13 @@ from plait.core.plan import Plan
 from plait.core.request import Request
 from plait.core.values import Frozen
 
+from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import find_row, fit_in_header, is_set
 from .structured_output import StructuredOutputFields
 
-__all__ = ["PREFIX", "Body", "ServedStrategy", "body_with", "read_path", "resolve"]
+__all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
 
 PREFIX = "plait/"
 AUTO = "auto"
@@ -73,16 +74,22 @@ class PlaitField(Frozen):
     """Whether the branches are streamed: as reasoning, with the ids of their steps."""
 
 
+class BodyTable(NamedTuple):
+    """Where a dialect has the fields that all requests have."""
+
+    endpoint: str = ""
+    """Its name in the ledger of fields."""
+    sampling: Mapping[str, str] = {}
+    """Sampling fields of a request, and the paths of the fields in the body."""
+    answer_format: tuple[str, str] = ("", "")
+    """The path of the format of the answer, and in it that of a JSON schema."""
+
+
 class Body(StructuredOutputFields):
     """What all bodies say. What of them is no field here is passed on, ignored or refused (`fields.py`)."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
-    endpoint: ClassVar[str] = ""
-    """Whose body it is, in the ledger of fields."""
-    sampling: ClassVar[Mapping[str, str]] = {}
-    """Sampling fields of a request, and the paths of the fields that this dialect has for them."""
-    answer_format: ClassVar[tuple[str, str]] = ("", "")
-    """The path of the format of the answer, and in it that of a JSON schema."""
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=False)
+    table: ClassVar[BodyTable] = BodyTable()
 
     model: str = Field(min_length=1, max_length=2000)
     stream: bool | None = None
@@ -109,21 +116,27 @@ class Body(StructuredOutputFields):
     session_id: str | None = Field(default=None, max_length=200)
 
     _size: int = PrivateAttr(0)
+    _bytes: BodyBytes | None = PrivateAttr(None)
 
     @property
     def long(self) -> bool:
         """Whether making a request from it may take long."""
         return self._size >= LARGE or not self.model_fields_set <= _SHORT
 
-    def tell_size(self, size: int) -> None:
+    @property
+    def bytes_held(self) -> BodyBytes | None:
+        """Its bytes as they are counted for the tenant."""
+        return self._bytes
+
+    def tell_size(self, size: int, held: BodyBytes | None = None) -> None:
         """Say how many bytes the body had as it came."""
-        self._size = size
+        self._size, self._bytes = size, held
 
     def settle(self, strict: bool) -> None:
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
         OpenAI does not have."""
         for name, _ in self._told():
-            row = find_row(name, self.endpoint)
+            row = find_row(name, self.table.endpoint)
             if row is None:
                 if strict:
                     raise invalid(f"unknown parameter: {name[:80]!r}", name[:80], "unknown_parameter")
@@ -133,13 +146,13 @@ class Body(StructuredOutputFields):
     @property
     def passed(self) -> dict[str, Any]:
         """Fields for the upstream, as they are."""
-        told = ((name, value, find_row(name, self.endpoint)) for name, value in self._told())
+        told = ((name, value, find_row(name, self.table.endpoint)) for name, value in self._told())
         return {name: value for name, value, row in told if row is not None and row.support == "passed on"}
 
     @property
     def unread(self) -> tuple[str, ...]:
         """Names of fields that ask for something and change nothing."""
-        rows = ((name, find_row(name, self.endpoint)) for name, _ in self._told())
+        rows = ((name, find_row(name, self.table.endpoint)) for name, _ in self._told())
         unread = [name for name, row in rows if row is None or row.support == "ignored"]
         tools = self.client_tools
         return fit_in_header([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
@@ -176,12 +189,12 @@ class Body(StructuredOutputFields):
             "top_k": 0 if self.top_k == -1 else self.top_k,  # vLLM's number for all
             "thinking_tokens": self.thinking_token_budget,
             "stop": self.stop or None,
-            **{name: read_path(self, path) for name, path in self.sampling.items()},
+            **{name: read_path(self, path) for name, path in self.table.sampling.items()},
         }
 
     def read_schema(self) -> dict[str, JsonValue] | None:
         """Return the JSON schema that the answer must have; `None` for any text. Raises `ApiError`."""
-        where, path = self.answer_format
+        where, path = self.table.answer_format
         form = read_path(self, where) if where else None
         if form is None or form.type == "text":
             return None
@@ -194,12 +207,8 @@ class Body(StructuredOutputFields):
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
-        extra, (messages, begin), tools, schema = (
-            self.plait,
-            self.read_conversation(),
-            self.client_tools,
-            self.read_schema(),
-        )
+        extra, (messages, begin) = self.plait, self.read_conversation()
+        tools, schema = self.client_tools, self.read_schema()
         choice, allowed = (None, None) if self.tool_choice is None else parse_choice(self.tool_choice)
         formed = not self.model_fields_set.isdisjoint(StructuredOutputFields.model_fields)
         sampling = self.read_sampling()

@@ -13,7 +13,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step, sum_usage
-from .bodies import MESSAGES, TOOLS, ServedStrategy, StreamOptions, body_with
+from .bodies import MESSAGES, TOOLS, BodyTable, ServedStrategy, StreamOptions, body_with
 from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
 from .dialect import ApiDialect, Record
@@ -49,9 +49,9 @@ class ChatBody(
 ):
     """The body of `POST /v1/chat/completions`."""
 
-    endpoint = "chat"
-    sampling = {"reasoning_effort": "reasoning_effort"}
-    answer_format = ("response_format", "json_schema.schema_")
+    table = BodyTable(
+        "chat", {"reasoning_effort": "reasoning_effort"}, answer_format=("response_format", "json_schema.schema_")
+    )
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
     """Read by the core (`plait.core.chat`)."""
     max_tokens: int | None = Field(default=None, ge=1)

@@ -36,24 +36,26 @@ _WHERE = "Server"
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen at; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 8100 by default, 0 for any free.")] = None,
-    open_: Annotated[
-        bool, typer.Option("--open", help="Let other machines use it though there are no tenants.")
-    ] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Allow other machines although there are no tenants.")] = False,
     upstream: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="An OpenAI-compatible server; repeatable.")
+        list[str] | None, typer.Option(metavar="URL", help="URL of an OpenAI-compatible server; repeatable.")
     ] = None,
     alias: Annotated[
         list[str] | None, typer.Option(metavar="NAME=MODEL", help="Another name of a model; repeatable.")
     ] = None,
+    require_all: Annotated[bool, typer.Option("--require-all", help="Start only if all upstreams answer.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate and chain, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key, PEM.")] = None,
     planner: Planner = None,
     policies: Policies = None,
     tokens: Tokens = None,
     seconds: Seconds = None,
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
-    new_key: Annotated[bool, typer.Option("--new-key", help="Print a fresh API key and its hash, and end.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check address, upstreams, tenants and journals, and exit.")
+    ] = False,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Print a new API key and its hash, and exit.")] = False,
     *,
     common: Common,
 ) -> None:
@@ -85,6 +87,7 @@ def serve(
         host=host,
         port=port,
         open=open_ or None,
+        require_all=require_all or None,
         tls_cert=tls_cert,
         tls_key=tls_key,
         upstreams=[{"base_url": url} for url in upstream] if upstream else None,
@@ -93,6 +96,10 @@ def serve(
         for handler in logging.getLogger("plait").handlers:
             handler.setFormatter(JsonLines())
     settings = settings.model_copy(update={"aliases": {**settings.aliases, **_aliases(alias or [])}})
+    if check:
+        from .check import check as would_serve
+
+        raise typer.Exit(0 if asyncio.run(would_serve(config, settings, typer.echo)) else 1)
     from .server import run
 
     asyncio.run(run(config, settings))

@@ -29,7 +29,7 @@ MAX_DESCRIPTORS = 65_536
 RESERVED_DESCRIPTORS = 32
 """File descriptors reserved for the process itself. A quarter of all is also reserved for upstreams, journals and
 tools."""
-ACCEPTS_PER_TURN = 64
+ACCEPTS_PER_TURN = 8
 """Maximum number of connections accepted in one turn of the event loop, so that running requests are served too."""
 ACCEPT_RETRY_S = 1.0
 LOG_INTERVAL_S = 60.0

@@ -32,17 +32,21 @@ class StreamWriter:
     has_ended = False
     """Whether nothing may follow."""
 
-    def begin(self) -> Iterable[Record]:
+    def begin(self) -> Iterable[Any]:
         """Return the records before the first event."""
         return ()
 
-    def add(self, place: int, event: ChoiceEvent) -> Iterable[Record]:
+    def add(self, place: int, event: ChoiceEvent) -> Iterable[Any]:
         """Return the records of an event of the choice at a position."""
         raise NotImplementedError
 
-    def end(self) -> Iterable[Record]:
+    def end(self) -> Iterable[Any]:
         """Return the records after the last choice ended."""
         return ()
+
+    def encode(self, record: Any) -> bytes:
+        """Return a record as a server-sent event."""
+        return sse(record, record["type"] if self.typed else "")
 
 
 class ApiDialect(StreamWriter):
@@ -78,18 +82,14 @@ async def write_stream(
     writer: StreamWriter, events: AsyncIterator[tuple[int, ChoiceEvent]]
 ) -> AsyncGenerator[bytes, None]:
     """Yield the server-sent events of a stream. It ends after the first choice that failed."""
-
-    def encode(record: Record) -> bytes:
-        return sse(record, record["type"] if writer.typed else "")
-
     for record in writer.begin():
-        yield encode(record)
+        yield writer.encode(record)
     async for place, event in events:
         for record in writer.add(place, event):
-            yield encode(record)
+            yield writer.encode(record)
         if isinstance(event, ChoiceFailed) or writer.has_ended:
             return
     for record in writer.end():
-        yield encode(record)
+        yield writer.encode(record)
     if writer.done:
         yield writer.done

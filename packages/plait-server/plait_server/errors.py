@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
 from plait.core.errors import (
+    ConfigError,
     DependencyFailed,
     NotAllowed,
     NoWorker,
@@ -17,6 +18,7 @@ from plait.core.errors import (
     PlaitError,
     PlannerError,
     Rejected,
+    RunTaken,
     UsageError,
     WorkerLost,
 )
@@ -24,7 +26,7 @@ from plait.core.messages import explain, first_of_each, json_path
 from plait.core.result import Failure
 from plait.core.values import writable
 
-__all__ = ["ApiError", "invalid", "not_found", "of_error", "of_failure", "unsupported"]
+__all__ = ["ApiError", "invalid", "not_found", "of_error", "of_failure", "unavailable", "unsupported"]
 
 _TYPES = {
     400: "invalid_request_error",
@@ -36,6 +38,8 @@ _TYPES = {
 }
 _CODES = {401: "invalid_api_key", 403: "not_allowed", 404: "not_found", 409: "conflict", 429: "rate_limit_exceeded"}
 """Of errors that have no code of their own."""
+RETRY_AFTER_S = 5
+"""Seconds after which a request that met trouble of the server may be sent again."""
 _BUSY = (NoWorker.__name__, WorkerLost.__name__)
 
 
@@ -96,6 +100,12 @@ def not_found(message: str, param: str | None = None, code: str | None = None) -
     return ApiError(404, message, param=param, code=code)
 
 
+def unavailable(message: str = "the server cannot answer this at the moment") -> ApiError:
+    """Return the error (503) for a problem of the operator, whose cause the log has."""
+    return ApiError(503, f"{message}: send the request again in {RETRY_AFTER_S} s", code="server_unavailable",
+                    retry=True, headers={"retry-after": str(RETRY_AFTER_S)})  # fmt: skip
+
+
 def of_error(error: Exception) -> ApiError:
     """Return the answer to an exception that a request has met with."""
     if isinstance(error, ApiError):
@@ -113,12 +123,16 @@ def of_error(error: Exception) -> ApiError:
         )
         message = f"unknown parameter: {subject!r}" if known else explain(subject, detail)
         return invalid(message, param=subject, code=code)
+    if isinstance(error, RunTaken):
+        return ApiError(409, str(error), code=error.code)
+    if isinstance(error, ConfigError):  # a problem of the operator; its message has paths
+        return unavailable()
     if isinstance(error, NotAllowed):
         return ApiError(403, str(error), param=error.param or None, code=error.code)
     if isinstance(error, UsageError):
         return invalid(str(error), error.param or None, error.code)
     if isinstance(error, Overloaded):
-        headers = {} if error.wait is None else {"retry-after": str(max(1, math.ceil(error.wait)))}
+        headers = {"retry-after": str(RETRY_AFTER_S if error.wait is None else max(1, math.ceil(error.wait)))}
         return ApiError(503, str(error), code=error.code, retry=True, headers=headers)
     if type(error) is PlannerError and isinstance(error.__cause__, PlaitError | None):  # else a planner broke
         return invalid(str(error), code=error.code)
@@ -132,5 +146,8 @@ def of_failure(failure: Failure, causes: Iterable[Failure] = ()) -> ApiError:
     again = failure.retryable or failure.lost or failure.kind in _BUSY
     kinds = {cause.kind for cause in causes} if failure.kind == DependencyFailed.__name__ else set[str]()
     kind = kinds.pop() if len(kinds) == 1 else failure.kind
+    if kind == NoWorker.__name__:
+        return unavailable("no upstream answers for this model")
     status = 503 if again else 400 if kind == Rejected.__name__ else 500
-    return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again)
+    headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
+    return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again, headers=headers)

@@ -20,6 +20,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from .admission import PLACE, BodyBytes, Place
 from .bodies import LARGE, Body
 from .errors import ApiError, invalid, of_error
 from .settings import LOOPBACK, Settings
@@ -100,11 +101,14 @@ def _name(address: str) -> str:
 async def read(request: Request, model: type[B], settings: Settings, max_bytes: int | None = None) -> B:
     """Return the body of a request, of `max_bytes` at most (by default those of the settings). Raises `ApiError` for
     one that is too long, too slow, has too many values, or does not fit the model."""
-    pieces = await _pieces(request, settings, settings.body_bytes if max_bytes is None else max_bytes)
+    place: Place | None = request.scope.get(PLACE)
+    held = None if place is None else place.body
+    pieces = await _pieces(request, settings, settings.body_bytes if max_bytes is None else max_bytes, held)
     size = sum(map(len, pieces))
-    body = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
+    async with contextlib.nullcontext() if place is None else place.turn():
+        body = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
     if isinstance(body, Body):
-        body.tell_size(size)
+        body.tell_size(size, held)
         body.settle(settings.strict)
     return body
 
@@ -150,7 +154,7 @@ def _too_long(most: int) -> ApiError:
     return ApiError(413, message, code="body_too_long", headers={"connection": "close"})
 
 
-async def _pieces(request: Request, settings: Settings, most: int) -> list[bytes]:
+async def _pieces(request: Request, settings: Settings, most: int, held: BodyBytes | None) -> list[bytes]:
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > most:
         await _discard(request, most)
@@ -162,6 +166,8 @@ async def _pieces(request: Request, settings: Settings, most: int) -> list[bytes
             async for piece in request.stream():
                 pieces.append(piece)
                 size += len(piece)
+                if held is not None:
+                    held.add(len(piece))
                 if size > most:
                     await _discard(request, most)
                     raise _too_long(most)

@@ -10,26 +10,29 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from plait.core.errors import ConfigError
 from plait.runtime.journal.documents import Documents
 
-from .errors import ApiError, not_found
+from .errors import ApiError, not_found, of_error
 from .settings import Settings
 from .tenants import ServedRun, User
 
-__all__ = ["Responses", "StoredResponse"]
+__all__ = ["Responses", "StoredResponse", "dump_json", "size_of"]
 
 log = logging.getLogger("plait.serve")
 
+T = TypeVar("T")
 _OFTEN = 0.25
 """Seconds between two looks at a response of another process, and for which its events are gathered."""
 _TRIM = 256
-"""Responses after which the oldest are looked for."""
+"""Responses after which the oldest are looked for; or a part of the bytes that a tenant may store."""
+_STORED = (*("conversation", "given", "background", "over", "steps", "must_call", "model", "likeliest", "given_bytes"),)
+"""Fields in the body of a document."""
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class StoredResponse:
     must_call: bool = False
     model: str = ""
     likeliest: int | None = None
+    given_bytes: int = 0
+    """Size of the conversation and the input, about."""
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -68,7 +73,7 @@ class StoredResponse:
     @property
     def size(self) -> int:
         """How many bytes it takes up, about."""
-        return 1000 + sum(map(len, self.events)) + sum(len(str(item)) for item in (*self.conversation, self.response))
+        return 1000 + sum(map(len, self.events)) + self.given_bytes + size_of(self.response)
 
     def add(self, event: bytes) -> None:
         """Take an event for those who follow."""
@@ -96,10 +101,36 @@ class StoredResponse:
         await self._news.wait()
         await asyncio.sleep(_OFTEN)
 
-    def as_document(self) -> bytes:
-        """Return the document to store, as JSON."""
-        names = ("response", "conversation", "given", "background", "over", "steps", "must_call", "model", "likeliest")
-        return json.dumps({name: getattr(self, name) for name in names}).encode()
+    def as_document(self) -> tuple[bytes, bytes, dict[str, str]]:
+        """Return the document to store: body and head, as JSON, and its labels."""
+        body = json.dumps({name: getattr(self, name) for name in _STORED}).encode()
+        return body, dump_json(self.response), labels_of(self.response)
+
+    @classmethod
+    def from_document(cls, user: User, body: bytes, head: bytes) -> StoredResponse:
+        """Return the response of a stored document. One of an earlier version has no head."""
+        fields = json.loads(body)
+        return cls(**({"response": json.loads(head)} if head else {}), **fields, user=user, live=None)
+
+
+def dump_json(value: object) -> bytes:
+    """Return a value as JSON, as answers have it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes a JSON value takes up."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(20 + size_of(item) for item in cast("dict[str, Any]", value).values())
+    return sum(map(size_of, cast("list[Any]", value))) if isinstance(value, list) else 8
+
+
+def labels_of(response: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels by which a list can filter a response."""
+    notes = {f"metadata.{name}": value for name, value in (response.get("metadata") or {}).items()}
+    return {**notes, "model": str(response.get("model") or "")}
 
 
 class Responses:
@@ -112,7 +143,8 @@ class Responses:
         self._sizes: dict[str, dict[str, int]] = {}
         """Of those that are over, by tenant and id, the oldest first."""
         self._many, self._total = 0, 0
-        self._since_trim = _TRIM
+        self._since_trim = 1.0
+        """Part of what may be written between two looks for the oldest."""
         self._thread = ThreadPoolExecutor(1, "plait-responses") if documents is not None else None
         """Writes, in order."""
 
@@ -124,13 +156,15 @@ class Responses:
         if self._thread is not None:
             self._thread.shutdown()
 
-    async def _do(self, name: str, *arguments: Any) -> Any:
+    async def _do(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Do something with the documents on the thread. Raises `ApiError` (503) where they cannot be used."""
         assert self._thread is not None
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, getattr(self._documents, name), *arguments
-        )
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        except ConfigError as error:
+            raise of_error(error) from error
 
-    def _later(self, name: str, *arguments: Any) -> None:
+    def _later(self, work: Callable[..., object], *arguments: Any) -> None:
         """Write something in the background. Errors are logged."""
         if self._thread is None:
             return
@@ -139,13 +173,24 @@ class Responses:
             if (error := future.exception()) is not None:
                 log.warning("a response cannot be written down: %s", error)
 
-        self._thread.submit(getattr(self._documents, name), *arguments).add_done_callback(done)
+        self._thread.submit(work, *arguments).add_done_callback(done)
+
+    def _put(self, kept: StoredResponse) -> None:
+        """Write a response. For the thread: a conversation may be long."""
+        assert self._documents is not None
+        body, head, labels = kept.as_document()
+        self._documents.put(kept.id, kept.user.name, body, head, labels)
+        most = self._settings.store_bytes_per_tenant
+        self._since_trim += max(1 / _TRIM, (len(body) + len(head)) / max(1, most) * 8)
+        if kept.over and self._since_trim >= 1.0:
+            self._since_trim = 0.0
+            self._documents.trim(self._settings.store_responses, most)
 
     async def keep(self, kept: StoredResponse) -> None:
         """Take a response that has begun. One in the background is written down before this returns."""
         self._kept[kept.id] = kept
         if self._documents is not None and kept.background:
-            await self._do("put", kept.id, kept.user.name, kept.as_document())
+            await self._do(self._put, kept)
 
     async def write_events(self, kept: StoredResponse) -> None:
         """Write the events of a response in the background as they come, for followers in other processes."""
@@ -154,7 +199,7 @@ class Responses:
         written, events = 0, kept.events
         while True:
             if len(events) > written:
-                self._later("add", kept.id, written, events[written:])
+                self._later(self._documents.add, kept.id, written, events[written:])
                 written = len(events)
             elif kept.over:
                 return
@@ -167,12 +212,8 @@ class Responses:
             return
         if self._documents is not None:
             if kept.background and self._documents.shared:
-                self._later("add", kept.id, 0, list(kept.events))
-            self._later("put", kept.id, kept.user.name, kept.as_document())
-            self._since_trim += 1
-            if self._since_trim >= _TRIM:
-                self._since_trim = 0
-                self._later("trim", self._settings.store_responses)
+                self._later(self._documents.add, kept.id, 0, list(kept.events))
+            self._later(self._put, kept)
         if not kept.background:
             kept.events = []
         kept.live = None
@@ -202,27 +243,26 @@ class Responses:
         """Return a response of the tenant's that is written down."""
         if self._documents is None or len(name) > 100:
             return None
-        row = await self._do("get", name)
-        if row is None or row[0] != user.name:
-            return None
-        return StoredResponse(user=user, live=None, **json.loads(row[1]))
+        return await self._do(_loaded, self._documents, name, user)
 
-    async def page(self, user: User, after: str, most: int, newest: bool) -> list[StoredResponse]:
-        """Return the tenant's objects after the one named `after`, the oldest or the newest first. Raises `ApiError`
-        if that one does not exist."""
+    async def page(
+        self, user: User, after: str, limit: int, newest: bool, labels: Mapping[str, str]
+    ) -> list[tuple[str, bytes]]:
+        """Return ids of the tenant's objects that have these labels, and the objects as JSON: those after the one named
+        `after`, the oldest or the newest first. Raises `ApiError` if that one does not exist."""
         if after:
             await self.find(after, user, "after")
         if self._documents is not None:
-            rows = await self._do("page", user.name, after, most, newest)
-            return [StoredResponse(user=user, live=None, **json.loads(body)) for _, body in rows]
+            return await self._do(self._documents.page, user.name, after, limit, newest, labels)
         mine = [kept for kept in self._kept.values() if kept.user is user]
         mine = mine[::-1] if newest else mine
         first = next((place for place, kept in enumerate(mine, 1) if kept.id == after), 0)
-        return mine[first : first + most]
+        fitting = [kept for kept in mine[first:] if labels.items() <= labels_of(kept.response).items()][:limit]
+        return await asyncio.to_thread(lambda: [(kept.id, dump_json(kept.response)) for kept in fitting])
 
     async def pieces(self, kept: StoredResponse, first: int) -> list[bytes]:
         """Return the events of a response of another process, from one on."""
-        return [] if self._documents is None else await self._do("pieces", kept.id, first)
+        return [] if self._documents is None else await self._do(self._documents.pieces, kept.id, first)
 
     async def follow(self, kept: StoredResponse, first: int) -> AsyncIterator[bytes]:
         """Yield the events of a response that is not in memory, from one on."""
@@ -246,7 +286,7 @@ class Responses:
     async def changed(self, kept: StoredResponse) -> None:
         """Rewrite the stored document of an ended one."""
         if self._documents is not None:
-            await self._do("put", kept.id, kept.user.name, kept.as_document())
+            await self._do(self._put, kept)
 
     async def forget(self, name: str, user: User) -> None:
         """Drop a response. Raises `ApiError`."""
@@ -256,13 +296,15 @@ class Responses:
         if name in self._kept:
             self._drop(name)
         if self._documents is not None:
-            try:
-                await self._do("delete", name)
-            except ConfigError as error:
-                raise ApiError(503, str(error), retry=True) from None
+            await self._do(self._documents.delete, name)
 
     def _drop(self, name: str) -> None:
         sizes = self._sizes.get(self._kept.pop(name).user.name, {})
         if name in sizes:
             self._many -= 1
             self._total -= sizes.pop(name)
+
+
+def _loaded(documents: Documents, name: str, user: User) -> StoredResponse | None:
+    row = documents.get(name)
+    return None if row is None or row[0] != user.name else StoredResponse.from_document(user, *row[1:])

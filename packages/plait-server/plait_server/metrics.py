@@ -20,13 +20,20 @@ __all__ = ["Metrics"]
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _KINDS = ("prompt", "cached", "completion", "cancelled")
+_ERRORS = ("EngineError", "Rejected", "WorkerLost", "CutInThoughts", "CutInForm")
 _STATUSES = (200, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503)
 
 
 class Metrics:
     """A watcher of the orchestrator, and what endpoints add."""
 
-    def __init__(self, planners: Sequence[str], tenants: Sequence[str], workers: Sequence[Worker]) -> None:
+    def __init__(
+        self,
+        planners: Sequence[str],
+        tenants: Sequence[str],
+        workers: Sequence[Worker],
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._planners, self._tenants, self._workers = set(planners), set(tenants), tuple(workers)
         self._registry = made = CollectorRegistry()
         self._requests = Counter("plait_requests", "Requests answered", ("endpoint", "status"), registry=made)
@@ -53,6 +60,17 @@ class Metrics:
         self._machine: Machine | None = None
         self._of_tenant = Counter("plait_tenant_tokens", "Generated tokens", ("tenant",), registry=made)
         self._gone = Counter("plait_clients_gone", "Clients that went away before their answer", registry=made)
+        self._attempts = Counter("plait_attempts", "Attempts at steps that ended", ("end",), registry=made)
+        self._errors = Counter(
+            "plait_upstream_errors", "Attempts that ended in an error of the worker", ("worker", "kind"), registry=made
+        )
+        for end in ("succeeded", "failed", "stopped", "lost"):
+            self._attempts.labels(end)
+        for worker in self._workers:
+            for kind in ("EngineError", "WorkerLost"):
+                self._errors.labels(worker.name, kind)
+        ready = Gauge("plait_ready", "Whether the server can serve", registry=made)
+        ready.set_function(lambda: float(is_ready()))
         self.live = Gauge("plait_runs_live", "Number of running runs", registry=made)
         self._log = RunLog()
         made.register(_Workers(self._worker_metrics))
@@ -80,6 +98,11 @@ class Metrics:
             self.live.set(len(self._log.runs))
         if delta.first is not None and delta.first.first is not None:
             self._first.observe(delta.first.first)
+        for attempt in delta.ended:
+            self._attempts.labels(attempt.ending).inc()
+            if attempt.ending in ("failed", "lost") and attempt.op.kind == "think":
+                kind = "WorkerLost" if attempt.failure is None else attempt.failure.kind
+                self._errors.labels(attempt.worker, kind if kind in _ERRORS else "other").inc()
         for run in delta.finished:
             self._finished(run)
 
@@ -113,7 +136,10 @@ class Metrics:
         slots = GaugeMetricFamily("plait_worker_slots", "Attempts that a worker takes at once", labels=["worker"])
         busy = GaugeMetricFamily("plait_worker_busy", "Attempts that a worker has", labels=["worker"])
         attempts = Counts(attempt.worker for attempt in self._log.live.values())
+        up = GaugeMetricFamily("plait_worker_up", "Whether a worker answers", labels=["worker"])
+        states = {} if self._machine is None else self._machine.workers
         for worker in self._workers:
+            up.add_metric([worker.name], float(worker.name in states and states[worker.name].up))
             slots.add_metric([worker.name], offer(worker).slots)
             busy.add_metric([worker.name], attempts[worker.name])
         waiting = GaugeMetricFamily(
@@ -126,7 +152,7 @@ class Metrics:
                     counts[self._model(node.step.op.model)] += 1
         for model, count in counts.items():
             waiting.add_metric([model], count)
-        return [slots, busy, waiting]
+        return [up, slots, busy, waiting]
 
 
 class _Workers:

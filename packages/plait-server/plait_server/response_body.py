@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
 
 from plait.core.request import Request
 
-from .bodies import MESSAGES, TOOLS, ServedStrategy, body_with
+from .bodies import MESSAGES, TOOLS, BodyTable, ServedStrategy, body_with
 from .client_tools import ResponseTool
 from .errors import ApiError, invalid
 
@@ -45,9 +45,7 @@ class ResponseBody(
 ):
     """The body of `POST /v1/responses`."""
 
-    endpoint = "responses"
-    sampling = {"max_tokens": "max_output_tokens"}
-    answer_format = ("text.format", "schema_")
+    table = BodyTable("responses", {"max_tokens": "max_output_tokens"}, answer_format=("text.format", "schema_"))
     input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)

@@ -19,7 +19,7 @@ from .conversations import read_items
 from .dialect import write_stream
 from .errors import ApiError, invalid
 from .http import EventStream, apart, read, unless_disconnected
-from .kept import StoredResponse
+from .kept import StoredResponse, size_of
 from .response_body import ResponseBody
 from .response_writer import ResponseWriter
 from .service import Service
@@ -54,8 +54,10 @@ class ResponsesApi:
         told = bool(body.stream or body.background)
         live = await service.submit(made, body, user, watch=told)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        kept = StoredResponse(_response(live, body), user, live, conversation, given, bool(body.background),
-                    steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest)  # fmt: skip
+        begun = await apart(body.long, _response, live, body)
+        kept = StoredResponse(begun, user, live, conversation, given, bool(body.background),
+                    steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest,
+                    given_bytes=await apart(body.long, size_of, conversation))  # fmt: skip
         stored = body.store is not False
         if stored:
             await self._kept.keep(kept)
@@ -80,7 +82,7 @@ class ResponsesApi:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
         kept = await self._current(request.path_params["id"], user)
         if request.query_params.get("stream") != "true":
-            return JSONResponse(kept.response)
+            return await asyncio.to_thread(JSONResponse, kept.response)
         after = request.query_params.get("starting_after", "-1")
         if not after.lstrip("-").isdigit() or len(after) > 9:
             raise invalid(f"starting_after={after[:20]!r} is not the number of an event", "starting_after")
@@ -193,7 +195,7 @@ class ResponsesApi:
                 return Response(status_code=499)
             if (error := _fill(kept, answer)) is not None:
                 raise error
-            return JSONResponse(kept.response)
+            return await asyncio.to_thread(JSONResponse, kept.response)
         finally:
             self._over(kept)
 

@@ -23,7 +23,7 @@ from .connections import LISTEN_BACKLOG, Connections, raise_descriptor_limit
 from .service import Service
 from .settings import Settings, workers_of
 
-__all__ = ["Server", "run"]
+__all__ = ["Server", "listen", "run"]
 
 _KEEP_ALIVE = 75
 """Seconds for which an idle connection may be used again. Clients keep theirs for less (httpx for 5 s), so that none
@@ -40,6 +40,7 @@ async def run(config: Config, settings: Settings) -> None:
     workers = workers_of(config, settings)
     if workers is None:
         config, _ = joined(config)
+    config = config.model_copy(update={"worker_wait": settings.upstream_wait})
     service = Service(AsyncOrchestrator(config=config, workers=workers, control=True), settings, workers)
     raise_descriptor_limit()
     server = Server(service, whole_process=True)
@@ -79,7 +80,7 @@ class Server:
             ),
             settings,
         )
-        self.socket = _listening(settings)
+        self.socket = listen(settings)
 
     @property
     def url(self) -> str:
@@ -178,7 +179,8 @@ class _Quiet(uvicorn.Server):
         yield
 
 
-def _listening(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
+    """Return a listening socket of the address. Raises `ConfigError`."""
     made = None
     try:
         info = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -228,6 +230,7 @@ def _protocol() -> Any:
         def on_headers_complete(self) -> None:
             """Begin the body. Raises `ValueError` for HTTP/0.9, whose answers have no head: a proxy before the server
             would take the body for anything."""
+            assert self.parser is not None
             if self.parser.get_http_version() not in ("1.0", "1.1"):
                 raise ValueError("the request is not HTTP/1")
             self._in_head = False

@@ -34,9 +34,11 @@ from plait.runtime.journal.documents import Documents
 from plait.runtime.journal.location import Database
 from plait.runtime.journal.store_membership import Counters
 
+from .admission import RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
-from .errors import ApiError, invalid
+from .errors import ApiError, invalid, unavailable
 from .fields import apply_rights
+from .health import ServerHealth
 from .http import HostGuard, apart
 from .kept import Responses
 from .listing import EndedRuns
@@ -96,7 +98,11 @@ class Service:
         kept = place(config) if config.journal != "off" else None
         self.responses = Responses(settings, kept and Documents(kept, "response"))
         self.completions = Responses(settings, kept and Documents(kept, "completion"), "chat completion")
-        self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers)
+        self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers, lambda: not self.problems)
+        requests = settings.requests_per_tenant or max(1, settings.connections // 2)
+        self.admission = RequestAdmission(requests, settings.body_bytes_per_tenant)
+        self.health = ServerHealth(self.workers, self.tenants, kept, settings.upstream_wait)
+        orchestrator.watch(self.health)
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
         orchestrator.on_taken = self._taken
@@ -121,6 +127,7 @@ class Service:
         """Let what runs end, and free everything."""
         await self.drain()
         self.ready = False
+        await self.health.close()
         await self.orchestrator.close()
         if self._work:
             await asyncio.wait(self._work, timeout=self.settings.drain_seconds)
@@ -140,6 +147,13 @@ class Service:
             self.audit.write(**fields, method=request.method, path=request.url.path[:200], client=client)
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the server is not ready, for any reader; empty if it is."""
+        if self.closing or not self.ready:
+            return ("stopping" if self.closing else "starting",)
+        return self.health.problems
+
+    @property
     def served(self) -> tuple[str, ...]:
         """Names of models that the workers have."""
         return tuple(dict.fromkeys(name for worker in self.workers for name in offer(worker).models))
@@ -147,11 +161,19 @@ class Service:
     @property
     def any_name(self) -> bool:
         """Whether a worker accepts any model name."""
-        return any(not offer(worker).models and "think" in offer(worker).serves for worker in self.workers)
+        return any(
+            not offer(worker).models and "think" in offer(worker).serves and getattr(worker, "has_answered", True)
+            for worker in self.workers
+        )
 
     def strategy(self, model: str, user: User) -> ServedStrategy:
         """Return the strategy that a model name selects. Raises `ApiError`, also for a model of other tenants."""
-        strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
+        try:
+            strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
+        except ApiError as error:
+            if error.status == 404 and not all(getattr(worker, "has_answered", True) for worker in self.workers):
+                raise unavailable("an upstream has not answered yet, and may have this model") from None
+            raise
         user.may_ask(model, strategy.model)
         return strategy
 
@@ -206,8 +228,22 @@ class Service:
         orchestrator's errors for an invalid request."""
         if self.closing:
             raise ApiError(503, "the server is being stopped: send the request again, to another", retry=True)
-        if len(self.live) >= self.settings.runs:
-            raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True)
+        self.check_places(user)
+        async with self.admission.turn(user.load):
+            return await self._submit(request, body, user, watch, fairness_group)
+
+    def check_places(self, user: User) -> None:
+        """Raise `ApiError` (429) if a tenant, or the whole server, has as many runs as it may have."""
+        free = self.settings.runs - len(self.live)
+        if free > 0:
+            user.check_runs(self.tenants.run_limit(user, free))
+        else:
+            raise ApiError(429, "the server is full: send the request again later", code="server_busy", retry=True,
+                           headers={"retry-after": "1"})  # fmt: skip
+
+    async def _submit(self, request: Request, body: Body, user: User, watch: bool, fairness_group: str) -> ServedRun:
+        self.check_places(user)  # others may have taken them meanwhile
+        self.health.check_salt(user.salt)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unheard = apply_rights(request, body.passed, user.rights(request.model), takes)
         request = await apart(body.long, self.allowed, request, body.plait.plan, user)
@@ -222,6 +258,9 @@ class Service:
                 reserved.handle = handle
         run = ServedRun(handle, user, body.model, body.plait.steps)
         run.unread, run.thoughts = (*body.unread, *unheard), body.include_reasoning
+        if body.bytes_held is not None:
+            body.bytes_held.hold()
+            run.body = body.bytes_held
         self._began(run)
         return run
 
@@ -276,6 +315,8 @@ class Service:
         answer = None if failed else done.result()
         self.ended.add(live, answer)
         live.user.ended(live.handle.run, answer)
+        if live.body is not None:
+            live.body.release()
         if answer is not None:
             usage = answer.usage
             if self._counters is not None and live.user.limited:

@@ -62,7 +62,8 @@ class Tenant(Frozen):
     """Its share of the slots when tenants compete, relative to the others' weights."""
     requests_per_minute: int | None = Field(default=None, ge=1)
     runs: int | None = Field(default=None, ge=1)
-    """Runs at the same time."""
+    """Runs at the same time. By default its part of the server's `runs` by weight, and beyond that as many as there are
+    free places left for others: a tenant alone gets half."""
     tokens_per_day: int | None = Field(default=None, ge=1)
     """Maximum number of generated tokens per day (from midnight UTC). Running runs share the remainder: a run is
     stopped before it would exceed the limit."""
@@ -126,6 +127,12 @@ class Settings(Frozen):
     tls_cert: Path | None = None
     """A file with the certificate and its chain, PEM."""
     tls_key: Path | None = None
+    require_all: bool = False
+    """Whether the server starts only if all upstreams answer. By default it starts with those that do, and takes the
+    others in when they come."""
+    upstream_wait: float = Field(default=30.0, ge=0, allow_inf_nan=False)
+    """Seconds for which requests wait for an upstream that does not answer, if no other has their model; then they get
+    503."""
     upstreams: tuple[Upstream, ...] = ()
     """What runs the model, in place of `worker`, `model` and `base_url`."""
     aliases: dict[str, str] = {}
@@ -162,12 +169,17 @@ class Settings(Frozen):
     connections: int = Field(default=16_384, ge=1)
     """Connections at the same time; further ones wait until one ends. Never more than three quarters of the open files
     that the process may have: `plait serve` raises its limit as far as it may."""
+    requests_per_tenant: int | None = Field(default=None, ge=1)
+    """Requests of one tenant that are answered at the same time, streams included; further ones are turned away (429).
+    By default half of `connections`. How many of them may be runs is limited by `runs`."""
     connections_per_address: int | None = Field(default=None, ge=1)
     """Connections of one address (of IPv6, one /64); further ones are closed. By default half of all, so that one
     machine cannot take every place and yet a proxy, which is one address for all its clients, has thousands. Where all
     clients come through proxies, set it to as many as `connections`."""
     body_bytes: int = Field(default=8 << 20, ge=1024)
     """Longest body of a request."""
+    body_bytes_per_tenant: int = Field(default=256 << 20, ge=1024)
+    """Bytes of the bodies of one tenant's requests and runs that have not ended; beyond that, requests get 429."""
     body_values: int = Field(default=50_000, ge=100)
     """Maximum number of values in the JSON of a body, nested ones included. They determine the time to read a body."""
     steps_per_plan: int = Field(default=1_000, ge=1)
@@ -188,6 +200,9 @@ class Settings(Frozen):
     store_responses: int = Field(default=100_000, ge=0)
     """Responses that are kept beside the journals, where runs are written down; the oldest of the tenant that has most
     go first."""
+    store_bytes_per_tenant: int = Field(default=1 << 30, ge=0)
+    """Bytes of one tenant's stored responses, and as many of its stored completions; beyond that its oldest go. They
+    may take an eighth more until the oldest are looked for."""
     drain_seconds: float = Field(default=30.0, gt=0)
     """Maximum time in seconds for running runs to end when the server stops."""
 
@@ -222,5 +237,8 @@ def workers_of(config: Config, settings: Settings) -> list[Any]:
         for worker in served:
             if len(served) == 1 and (upstream.name or any(worker.name == other.name for other in made)):
                 worker.name = upstream.name or f"{worker.name}-{place}"
+        for worker in served if not settings.require_all else ():
+            if hasattr(worker, "allow_unreachable"):
+                setattr(worker, "allow_unreachable", True)  # noqa: B010  (only servers have it)
         made += served
     return made

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,17 +13,16 @@ from starlette.responses import JSONResponse, Response
 from plait.core.values import Frozen
 
 from .chat import ChatBody
-from .errors import of_error
-from .http import read
-from .kept import StoredResponse
+from .errors import invalid, of_error
+from .http import apart, read
+from .kept import StoredResponse, dump_json, size_of
 from .service import Service
 from .tenants import User
 
 __all__ = ["StoredCompletions"]
 
 _AT_ONCE = 100
-_LOOKED = 2_000
-"""Maximum number of completions that one list request reads."""
+_MAX_NOTES = 16
 _NOTE = re.compile(r"metadata\[(.{1,64})\]")
 
 
@@ -52,28 +51,25 @@ class StoredCompletions:
 
     async def keep(self, whole: dict[str, Any], body: ChatBody, user: User) -> None:
         """Take a completion that is over."""
-        made = StoredResponse(
-            {**whole, "metadata": body.metadata or {}}, user, None, [], body.messages, background=False, over=True
-        )
+        made = StoredResponse({**whole, "metadata": body.metadata or {}}, user, None, [], body.messages,
+                              background=False, over=True,
+                              given_bytes=await apart(body.long, size_of, body.messages))  # fmt: skip
         await self._kept.keep(made)
         self._kept.settle(made)
 
     async def list(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/chat/completions`."""
-        query, notes = _asked(request)
-        fitting, after, looked = list[StoredResponse](), query.after, 0
-        while len(fitting) <= query.limit and looked < _LOOKED:
-            page = await self._kept.page(user, after, _AT_ONCE, query.order == "desc")
-            looked, after = looked + len(page), page[-1].id if page else after
-            fitting += [kept for kept in page if _fits(kept.response, query.model, notes)]
-            if len(page) < _AT_ONCE:
-                break
-        more = len(fitting) > query.limit or looked >= _LOOKED
-        return _listed([kept.response for kept in fitting[: query.limit]], more)
+        query, labels = _asked(request)
+        page = await self._kept.page(user, query.after, query.limit + 1, query.order == "desc", labels)
+        shown = page[: query.limit]
+        ends = {"first_id": shown[0][0], "last_id": shown[-1][0]} if shown else {"first_id": None, "last_id": None}
+        rest = dump_json({"has_more": len(page) > query.limit, **ends})
+        made = b'{"object":"list","data":[' + b",".join(body for _, body in shown) + b"]," + rest[1:]
+        return Response(made, media_type="application/json")
 
     async def read(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/chat/completions/ID`."""
-        return JSONResponse((await self._found(request, user)).response)
+        return await asyncio.to_thread(JSONResponse, (await self._found(request, user)).response)
 
     async def update(self, request: Request, user: User) -> Response:
         """Answer `POST /v1/chat/completions/ID`: other `metadata`."""
@@ -92,26 +88,26 @@ class StoredCompletions:
     async def messages(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/chat/completions/ID/messages`: what was asked."""
         kept = await self._found(request, user)
-        return _listed([{"id": f"{kept.id}-{place}", **message} for place, message in enumerate(kept.given)], False)
+        return await asyncio.to_thread(_messages, kept)
 
     async def _found(self, request: Request, user: User) -> StoredResponse:
         return await self._kept.find(request.path_params["id"], user)
 
 
 def _asked(request: Request) -> tuple[StoredQuery, dict[str, str]]:
-    """Parse the query of a list, and the metadata that it filters by. Raises `ApiError`."""
+    """Parse the query of a list, and the labels that it filters by. Raises `ApiError`."""
     given = dict(request.query_params)
-    notes = {note[1]: value for name, value in given.items() if (note := _NOTE.fullmatch(name))}
+    labels = {f"metadata.{note[1]}": value for name, value in given.items() if (note := _NOTE.fullmatch(name))}
+    if len(labels) > _MAX_NOTES:
+        raise invalid(f"a list filters by at most {_MAX_NOTES} notes, got {len(labels)}", "metadata")
     try:
-        return StoredQuery.model_validate(given), notes
+        query = StoredQuery.model_validate(given)
     except ValidationError as error:
         raise of_error(error) from None
+    return query, labels if query.model is None else {**labels, "model": query.model}
 
 
-def _fits(completion: dict[str, Any], model: str | None, notes: dict[str, str]) -> bool:
-    return model in (None, completion["model"]) and notes.items() <= completion["metadata"].items()
-
-
-def _listed(data: Sequence[dict[str, Any]], more: bool) -> Response:
+def _messages(kept: StoredResponse) -> Response:
+    data = [{"id": f"{kept.id}-{place}", **message} for place, message in enumerate(kept.given)]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-    return JSONResponse({"object": "list", "data": data, "has_more": more, **ends})
+    return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})

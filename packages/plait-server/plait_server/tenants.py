@@ -22,6 +22,7 @@ from plait.core.tools.context import OPERATOR, Answerer
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.handle import Handle
 
+from .admission import BodyBytes, TenantLoad
 from .allowance import Allowance, Holding
 from .bodies import resolve
 from .errors import ApiError, invalid
@@ -33,7 +34,6 @@ _DAY = 86_400.0
 MAX_SESSIONS_PER_TENANT = 1000
 """Browsers of one tenant that are logged in at the same time; the oldest are logged out first."""
 SESSION_LIFETIME_S = 7 * _DAY
-_LATER = "raise the limit in [serve], or wait"
 
 
 def new_key() -> str:
@@ -60,6 +60,7 @@ class User:
             with contextlib.suppress(ApiError):  # an unknown name is rejected when a request uses it
                 self._meant.add(resolve(name, settings.aliases, (), any_name=True).model)
         self._clock = clock
+        self.load = TenantLoad(tenant.fairness_weight)
         self._runs: set[str] = set()
         self._starting = 0
         self._recent: deque[float] = deque()
@@ -112,7 +113,7 @@ class User:
         most = self.tenant.requests_per_minute
         if most is not None and requests > most:
             wait = max(1, round(60 - self._clock() % 60))
-            raise self._later(f"more than {most} requests in a minute: {_LATER}", wait)
+            raise self._later(f"rate limit of {most} requests per minute", wait)
 
     def sees(self, other: User) -> bool:
         """Whether it sees another tenant's runs."""
@@ -184,9 +185,7 @@ class User:
             self._recent.popleft()
         if tenant.requests_per_minute is not None and len(self._recent) >= tenant.requests_per_minute:
             wait = max(1, round(self._recent[0] + 60 - now))
-            raise self._later(f"more than {tenant.requests_per_minute} requests in a minute: {_LATER}", wait)
-        if tenant.runs is not None and self.runs >= tenant.runs:
-            raise self._later(f"{tenant.runs} runs are running, which is the limit: {_LATER}", 1)
+            raise self._later(f"rate limit of {tenant.requests_per_minute} requests per minute", wait)
         if tenant.requests_per_minute is not None:
             self._recent.append(now)
         self._starting += 1
@@ -229,7 +228,7 @@ class User:
             return
         holding = await allowance.reserve(most, left)
         if holding is None:
-            raise self._later(f"running runs have reserved the rest of today's {name}: {_LATER}", 1)
+            raise self._later(f"running runs have reserved the rest of today's {name}", 1)
         made.holdings.append(holding)
         held = int(holding.held) if name == "tokens" else holding.held
         made.budget = made.budget.model_copy(update={name: held})
@@ -258,12 +257,19 @@ class User:
         if today != self._day:
             self._day, self._tokens, self._cost = today, 0, 0.0
 
+    def check_runs(self, limit: int) -> None:
+        """Raise `ApiError` if it has as many runs as the limit, which is the tenant's own if that is set."""
+        limit = min(limit, self.tenant.runs or limit)
+        if self.runs >= limit:
+            raise self._later(f"{self.runs} of your runs are running, which is the limit", 1)
+
     def _later(self, message: str, seconds: int) -> ApiError:
-        return ApiError(429, message, code="rate_limit_exceeded", headers={"retry-after": str(seconds)})
+        return ApiError(429, f"{message}: retry in {seconds} s", code="rate_limit_exceeded",
+                        headers={"retry-after": str(seconds)})  # fmt: skip
 
     def _spent(self, message: str) -> ApiError:
         wait = int(_DAY - self._clock() % _DAY) + 1
-        return ApiError(429, f"{message}: {_LATER} until midnight (UTC)", code="insufficient_quota", retry=False,
+        return ApiError(429, f"{message}: the limit is reset at midnight (UTC)", code="insufficient_quota", retry=False,
                         headers={"retry-after": str(wait)})  # fmt: skip
 
 
@@ -294,11 +300,21 @@ class Tenants:
         self.everybody: User | None = User(Tenant(name="anybody", admin=True), settings, clock) if open_to_all else None
         self.users: dict[str, User] = {tenant.name: User(tenant, settings, clock) for tenant in settings.tenants}
         self._by_key = {key: self.users[tenant.name] for tenant in settings.tenants for key in tenant.keys}
+        weights = sum(user.tenant.fairness_weight for user in self.users.values())
+        self._places = {
+            user: int(settings.runs * user.tenant.fairness_weight / weights) for user in self.users.values()
+        }
+        """Part of the server's places for runs, by weight."""
         self._clock = clock
         self._sessions: dict[str, dict[str, float]] = {name: {} for name in self.users}
         """By tenant, hash of the token: when the session ends."""
         if len(self.users) < len(settings.tenants) or len(self._by_key) < sum(len(t.keys) for t in settings.tenants):
             raise invalid("two tenants have the same name, or the same key")
+
+    def run_limit(self, user: User, free: int) -> int:
+        """Return the number of runs that a tenant may have while `free` places are left: its part by weight, and
+        beyond that no more than it leaves to the others. So a lone tenant gets half, and none fills the server."""
+        return max(1, self._places.get(user, 0), free)
 
     def login(self, key: str) -> str:
         """Return a token for a browser in the place of a key. Raises `ApiError` for one that is not known."""
@@ -356,6 +372,8 @@ class ServedRun:
     """Fields of the body that neither plait nor the upstream uses."""
     thoughts: bool = True
     """Whether the response contains the model's thoughts before its answer."""
+    body: BodyBytes | None = None
+    """The bytes of the body that it was started with."""
 
     @property
     def must_call(self) -> bool:

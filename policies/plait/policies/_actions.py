@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from plait.core.ops import Function
 from plait.core.task import Style, Task
 from plait.core.tools.canonical import canonical_text
-from plait.core.tools.turns import Dialect, wanted
+from plait.core.tools.turns import Dialect, read_calls
 
 __all__ = ["Actions", "By"]
 
@@ -34,7 +34,7 @@ class Actions(Task):
 
     def extract(self, text: str) -> JsonValue:
         """Return `{"calls": [{"name": …, "arguments": {…}}, …]}`, `{"answer": …}` or `None`."""
-        calls = wanted(f"{text}\n", self.dialect, 1, self.functions)
+        calls = read_calls(f"{text}\n", self.dialect, 1, self.functions)
         if any(call.wrong for call in calls):
             return None
         if calls:

@@ -82,7 +82,7 @@ def ag_ui() -> None:
     from ag_ui.core import events as ag
     from ag_ui.encoder import EventEncoder
 
-    from plait.apps.adapters.agui import agui_events
+    from plait_server.adapters.agui import agui_events
 
     @tool
     async def permit(what: str, ctx: ToolContext) -> str:

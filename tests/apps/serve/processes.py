@@ -54,9 +54,9 @@ async def child(*command: str, cwd: Path, stream: str, speaks: bool = True) -> A
 
 
 @contextlib.asynccontextmanager
-async def serving(tmp_path: Path, journal: str = "off") -> AsyncIterator[Child]:
-    """`plait serve`, its address, and what it says."""
-    (tmp_path / "plait.toml").write_text(SETTINGS)
+async def serving(tmp_path: Path, journal: str = "off", settings: str = "") -> AsyncIterator[Child]:
+    """`plait serve`, its address, and what it says. `settings`: more lines of plait.toml, in its table `serve`."""
+    (tmp_path / "plait.toml").write_text(SETTINGS + settings)
     upstream = str(Path(__file__).with_name("upstream_child.py"))
     async with child(upstream, cwd=tmp_path, stream="stdout") as (_, port, _):
         there = ("--port", "0", "--upstream", f"http://127.0.0.1:{port}/v1", "--journal", journal)

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from plait.core.chat import spoken
+from plait.core.chat import assistant_message
 from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
 from plait.workers.scripted import Reply, Scripted
@@ -330,7 +330,7 @@ PIECES = ["<tool_call>", "</tool_call>", f"<tool_call>{CALL}</tool_call>", CALL,
 @given(st.lists(st.sampled_from(PIECES)).map("".join), st.lists(st.integers(1, 9)))
 def test_what_is_told_in_pieces_is_the_content_of_the_whole_answer(text, sizes):
     """However the text is cut. Not of a thought that its template has begun: that is known at its end alone."""
-    whole = spoken(text)
+    whole = assistant_message(text)
     assume("</think>" not in text or text.lstrip().startswith("<think>"))
     parts, found, rest = TextSplitter(), [], text
     for size in sizes:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from plait.runtime.journal.documents import Documents
 from plait.workers.scripted import Reply
-from plait_server.settings import Tenant
-from plait_server.tenants import hashed
+from plait_server.kept import Responses, StoredResponse
+from plait_server.settings import Settings, Tenant
+from plait_server.tenants import Tenants, hashed
 
 openai: Any = pytest.importorskip("openai")
 ASK: Any = [{"role": "user", "content": "?"}]
@@ -86,3 +94,73 @@ async def test_a_tenant_sees_its_own_alone(serve: Any) -> None:
             with pytest.raises(openai.NotFoundError):
                 await asked
         assert (await served.client("ann").chat.completions.retrieve(made.id)).metadata == {}
+
+
+async def test_a_list_reads_the_heads_of_what_it_shows_alone(tmp_path: Path) -> None:
+    """Whole documents hold conversations of megabytes; a list that parses them stands on the loop."""
+    documents = Documents(tmp_path, "completion")
+    for number in range(50):
+        labels = {"metadata.k": "even" if number % 2 == 0 else "odd", "model": "q"}
+        documents.put(f"c{number:02}", "ann", b"not JSON at all", b'{"id": "c%02d"}' % number, labels)
+    user = Tenants(Settings(tenants=(Tenant(name="ann", keys=(hashed("a"),)),))).users["ann"]
+    kept = Responses(Settings(), documents, "chat completion")
+    page = await kept.page(user, "", 3, True, {"metadata.k": "even"})
+    assert [name for name, _ in page] == ["c48", "c46", "c44"] and page[0][1] == b'{"id": "c48"}'
+    assert not await kept.page(user, "", 3, True, {"metadata.k": "nothing"})
+    kept.close()
+
+
+def test_the_oldest_documents_of_a_tenant_go_when_they_take_too_many_bytes(tmp_path: Path) -> None:
+    documents = Documents(tmp_path, "completion")
+    documents.put("his", "bob", b"x" * 900, b"{}")
+    for number in range(10):
+        documents.put(f"hers-{number}", "ann", b"x" * 198, b"{}", {"model": "q"})
+    documents.trim(100, 1000)
+    assert [name for name, _ in documents.page("bob", "", 100, True)] == ["his"]
+    assert [name for name, _ in documents.page("ann", "", 100, True)] == [
+        f"hers-{number}" for number in range(9, 4, -1)
+    ]
+
+
+def test_a_file_of_an_earlier_version_gets_the_new_columns(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "server.documents")) as db:
+        db.execute(
+            "CREATE TABLE documents (kind TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL, "
+            "at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP, body BLOB NOT NULL, PRIMARY KEY (kind, id))"
+        )
+        old = {"response": {"id": "c"}, "conversation": [], "given": [], "background": False, "over": True}
+        db.execute("INSERT INTO documents (kind, id, owner, body) VALUES ('completion', 'c', 'ann', ?)",
+                   (json.dumps(old).encode(),))  # fmt: skip
+        db.commit()
+    documents = Documents(tmp_path, "completion")
+    row = documents.get("c")
+    assert row is not None
+    user = Tenants(Settings(tenants=(Tenant(name="ann", keys=(hashed("a"),)),))).users["ann"]
+    assert StoredResponse.from_document(user, *row[1:]).id == "c"
+
+
+async def test_what_a_tenant_stores_is_dumped_and_parsed_on_a_thread(
+    serve: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    main, seen = threading.get_ident(), list[str]()
+    for name in ("dumps", "loads"):
+        real = getattr(json, name)
+
+        def spy(*given: Any, _real: Any = real, _name: str = name, **more: Any) -> Any:
+            if threading.get_ident() == main and len(str(given[0])) > 100_000:
+                seen.append(f"{_name} {sys._getframe(1).f_code.co_qualname}")
+            return _real(*given, **more)
+
+        monkeypatch.setattr(json, name, spy)
+    body = {"model": "q", "messages": [{"role": "user", "content": "word " * 30_000}], "store": True}
+    async with serve("one", journal=str(tmp_path / "runs.db")) as served, httpx.AsyncClient() as http:
+        made = await http.post(f"{served.base}/chat/completions", content=real_json(body),
+                               headers={"content-type": "application/json"})  # fmt: skip
+        assert made.status_code == 200
+        for path in ("", f"/{made.json()['id']}", f"/{made.json()['id']}/messages"):
+            assert (await http.get(f"{served.base}/chat/completions{path}")).status_code == 200
+    assert not seen
+
+
+def real_json(body: Any) -> bytes:
+    return httpx.Request("POST", "http://x", json=body).read()

@@ -32,6 +32,8 @@ REQUESTS: list[tuple[str, dict[str, Any], int]] = [
     ("messages", {"messages": MESSAGES, "max_tokens": 9}, 200),
     ("messages", {"messages": MESSAGES, "max_tokens": 9, "stream": True}, 200),
     ("messages", {"messages": MESSAGES, "max_tokens": 9, "n": 2}, 200),
+    ("messages", {"messages": MESSAGES, "max_tokens": 9, "n": 10**12}, 200),
+    ("messages", {"messages": MESSAGES, "max_tokens": 9, "n": "many"}, 200),
 ]
 
 

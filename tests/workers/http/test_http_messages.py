@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plait.core.chat import Message, spoken, user
+from plait.core.chat import Message, assistant_message, user
 from plait.core.events import Job
 from plait.core.ops import Function, ModelCall, Tokens
 from plait.core.result import Failure, Result
@@ -100,7 +100,7 @@ async def test_a_server_that_writes_the_conversation_anew_is_found_out():
         first = await ends(worker, ModelCall(prompt="alpha beta", chat=True))
         assert isinstance(first, Result)
         known = first.prompt_ids + first.token_ids
-        talk = (user("alpha beta"), spoken(first.text), user("more"))
+        talk = (user("alpha beta"), assistant_message(first.text), user("more"))
         same = ModelCall(messages=talk, chat=True).model_copy(update={"heard": 2, "context": (Tokens(ids=known[:2]),)})
         other = same.model_copy(update={"context": (Tokens(ids=(99, 98, 97)),)})
         ends_same, ends_other = await ends(worker, same), await ends(worker, other)
@@ -162,7 +162,7 @@ async def test_each_message_of_a_conversation_is_written_once_not_once_a_turn(mo
         return as_json(message)
 
     monkeypatch.setattr(Message, "as_json", counted)
-    talk = tuple(user(f"number {i}") if i % 2 else spoken(f"turn {i}") for i in range(40))
+    talk = tuple(user(f"number {i}") if i % 2 else assistant_message(f"turn {i}") for i in range(40))
     async with serving() as (server, worker):
         for turn in range(1, 40, 2):
             await ends(worker, ModelCall(messages=talk[:turn], prompt="and?", chat=True))
@@ -172,7 +172,7 @@ async def test_each_message_of_a_conversation_is_written_once_not_once_a_turn(mo
 
 
 async def test_the_names_of_functions_that_a_server_is_told_otherwise_are_in_no_other_request() -> None:
-    call = spoken('<tool_call>{"name": "mul.add", "arguments": {}}</tool_call>')
+    call = assistant_message('<tool_call>{"name": "mul.add", "arguments": {}}</tool_call>')
     talk = (user("go"), call, Message(role="tool", content="1", name="mul.add", tool_call_id=call.tool_calls[0].id))
     tools = [Function(name=name, description="") for name in ("mul.add", "mul_add")]
     names = list[str]()

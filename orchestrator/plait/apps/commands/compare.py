@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from ...core.errors import ConfigError, UsageError
-from ...core.notebook_html import bar, marked, table
+from ...core.notebook_html import bar, escape_text, table
 from ...core.provenance import Provenance
 from ..common.intervals import paired, wilson
 from ..common.output import Output, opened
@@ -52,7 +52,8 @@ class Comparison(tuple[PlannerComparison, ...]):
         """Return the table, with the interval of each share as a bar."""
         rows = [
             (
-                marked(row.name), f"{row.solved:.0%}", bar(row.low, row.high, 1.0), f"{row.low:.0%} to {row.high:.0%}",
+                escape_text(row.name), f"{row.solved:.0%}",
+                bar(row.low, row.high, 1.0), f"{row.low:.0%} to {row.high:.0%}",
                 "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference)),
                 f"{row.tokens:,.0f}", f"{row.seconds:.2f}",
             )

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...core.addresses import allow
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...runtime.client.config import Config
 from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.replay import ReplayReport, replay as replayed
@@ -23,8 +23,8 @@ _SHOWN = 600
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="A journal, as `--journal` writes it.")],
-    until: Annotated[int | None, typer.Option(min=1, help="Only up to this event.")] = None,
+    file: Annotated[Path, typer.Argument(help="Journal file that `--journal` wrote.")],
+    until: Annotated[int | None, typer.Option(min=1, help="Number of the last event to replay.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the machine's invariants after each event.")] = False,
     allowed: Allow = None,
     as_json: Json = False,
@@ -73,7 +73,7 @@ def describe_report(report: ReplayReport) -> list[str]:
         more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
         lost = f"{report.recomputed} events had no recorded actions: the writer had crashed"
         return [
-            f"identical: {counted(report.events, 'event')} in {counted(report.sessions, 'session')} ({ends}{more})",
+            f"identical: {pluralise(report.events, 'event')} in {pluralise(report.sessions, 'session')} ({ends}{more})",
             *([lost] if report.recomputed else []),
         ]
     sides = {

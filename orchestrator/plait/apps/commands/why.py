@@ -11,7 +11,7 @@ import typer
 
 from ...core.addresses import allow
 from ...core.errors import PlaitError, UsageError, code_of
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...core.record import StepRecord
 from ...runtime.client.config import Config
 from ...runtime.journal.code_trust import refuse_names
@@ -90,9 +90,7 @@ def reasons(steps: Sequence[StepRecord]) -> list[Reason]:
 
 
 def why(
-    run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="A run's id; the newest that went wrong if left out.")
-    ] = "",
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run's id; by default the newest failed run.")] = "",
     place: Place = None,
     allowed: Allow = None,
     as_json: Json = False,
@@ -187,7 +185,7 @@ def _show(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Chec
         lines.append("no step of it failed" + ("; `plait runs resume` continues it" * (status == "interrupted")))
     for reason in causes:
         first = ", ".join(reason.steps[:3]) + (", …" if len(reason.steps) > 3 else "")
-        where = f"{counted(len(reason.steps), 'step')} ({first}): " if reason.steps else ""
+        where = f"{pluralise(len(reason.steps), 'step')} ({first}): " if reason.steps else ""
         lines.append(f"{where}{reason.message} ({reason.code})")
         lines += [f"  at {frame}" for frame in reason.frames.splitlines()]
         if reason.remedy:

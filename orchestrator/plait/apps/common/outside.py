@@ -247,7 +247,7 @@ class _Walk:
             whole = {"n": self._request.n, "merge": self._request.merge and self._request.merge.model_dump()}
             fields = self._plugins.class_of("planner", spec.name).model_fields
             options |= {name: value for name, value in whole.items() if value is not None and name in fields}
-        made = self._plugins.made(kind, Plugin(name=spec.name, options=options))
+        made = self._plugins.create(kind, Plugin(name=spec.name, options=options))
         if isinstance(made, BaseModel):
             self.model(made, path)
 

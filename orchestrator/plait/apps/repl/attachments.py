@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...core.chat import ImagePart, ImageUrl, Message, TextPart
 from ...core.errors import UsageError
-from ...core.messages import counted
+from ...core.messages import pluralise
 
 __all__ = ["Attachment", "attachment", "message_of"]
 
@@ -34,7 +34,7 @@ class Attachment:
     @property
     def about(self) -> str:
         """What it is, in a few words."""
-        what = counted(self.size, "byte")
+        what = pluralise(self.size, "byte")
         return f"{self.name} ({'an image' if self.image else 'text'}, {what})"
 
 

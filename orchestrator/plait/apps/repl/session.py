@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from ...core.chat import Message
 from ...core.errors import UsageError
 from ...core.flow import Flow
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...core.ops import Plugin
 from ...core.plan import Plan
 from ...core.request import Request
@@ -332,7 +332,7 @@ class ReplSession:
         answers, usage = self.answers, self.usage
         if not answers:
             return ""
-        parts = [counted(len(answers), "question"), f"{sum(answer.seconds for answer in answers):.1f} s"]
+        parts = [pluralise(len(answers), "question"), f"{sum(answer.seconds for answer in answers):.1f} s"]
         parts += [f"{usage.completion:,} tokens", f"{usage.cached:,} of {usage.prompt:,} prompt tokens cached"]
         return " · ".join([*parts, f"cost {usage.cost:.6g}"] if usage.cost else parts)
 

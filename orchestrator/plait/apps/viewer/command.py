@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ...core.addresses import allow
-from ...core.messages import counted
+from ...core.messages import pluralise
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
@@ -27,9 +27,9 @@ def view(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
     ] = "",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; plait-ID.html by default.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file; plait-ID.html by default.")] = None,
     open_it: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Show it in a browser; by default if there is a display.")
+        bool | None, typer.Option("--open/--no-open", help="Open it in a browser; by default if there is a display.")
     ] = None,
     place: Place = None,
     allowed: Allow = None,
@@ -50,12 +50,12 @@ def view(
             output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
         else:
             more = (
-                f"; {counted(trace.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
+                f"; {pluralise(trace.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
                 if trace.others
                 else ""
             )
             output.people.print(
-                f"{path}: run {trace.run}, {counted(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
+                f"{path}: run {trace.run}, {pluralise(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
             )
         if open_it or (open_it is None and not as_json and _has_display()):
             _show(path)

@@ -28,7 +28,7 @@ class ReadCall(NamedTuple):
     wrong: str = ""
 
 
-def calls_in(value: JsonValue, depth: int = 8) -> Iterator[ReadCall]:
+def read_calls_in(value: JsonValue, depth: int = 8) -> Iterator[ReadCall]:
     """Yield the calls in a JSON value, in order: `{"name": …, "arguments": {…}}`, OpenAI's `{"function": {…}}`, alone,
     in a list or under `tool_calls`. Arguments that are JSON in a text are read. Lists in lists deeper than `depth` are
     not looked into."""
@@ -37,14 +37,14 @@ def calls_in(value: JsonValue, depth: int = 8) -> Iterator[ReadCall]:
             return
         case {"tool_calls": list() as items}:
             for item in items:
-                yield from calls_in(item, depth - 1)
+                yield from read_calls_in(item, depth - 1)
         case {"function": {"name": str() as name, **rest}}:
             yield _read(name, rest.get("arguments", {}))
         case {"name": str() as name, "arguments": arguments} | {"name": str() as name, "parameters": arguments}:
             yield _read(name, arguments)
         case list() as items:
             for item in items:
-                yield from calls_in(item, depth - 1)
+                yield from read_calls_in(item, depth - 1)
         case _:
             return
 

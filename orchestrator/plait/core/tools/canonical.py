@@ -27,7 +27,7 @@ def canonical(
     >>> canonical({"k": "3"}, {"properties": {"k": {"type": "integer"}, "page": {"default": 1}}})
     {'k': 3, 'page': 1}
     """
-    value = _formed(dict(arguments), parameters or {}, parameters or {})
+    value = _canonical_value(dict(arguments), parameters or {}, parameters or {})
     assert isinstance(value, dict)
     return {key: value[key] for key in sorted(value) if key not in excluded}
 
@@ -47,11 +47,11 @@ def _json(value: JsonValue) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def _formed(value: JsonValue, schema: Schema, root: Schema) -> JsonValue:
-    schema = _resolved(schema, root)
+def _canonical_value(value: JsonValue, schema: Schema, root: Schema) -> JsonValue:
+    schema = _resolve(schema, root)
     choices = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(choices, list):
-        schema = _chosen(value, [_resolved(choice, root) for choice in choices if isinstance(choice, dict)]) | {
+        schema = _matching_choice(value, [_resolve(choice, root) for choice in choices if isinstance(choice, dict)]) | {
             key: part for key, part in schema.items() if key not in ("anyOf", "oneOf")
         }
     match value:
@@ -71,16 +71,16 @@ def _object(value: dict[str, JsonValue], schema: Schema, root: Schema) -> JsonVa
     fields = _schemas(schema.get("properties"))
     other = schema.get("additionalProperties")
     rest = other if isinstance(other, dict) else {}
-    given = {key: _formed(item, fields.get(key, rest), root) for key, item in value.items()}
+    given = {key: _canonical_value(item, fields.get(key, rest), root) for key, item in value.items()}
     for key, field in fields.items():
         if key not in given and "default" in field:
-            given[key] = _formed(field["default"], field, root)
+            given[key] = _canonical_value(field["default"], field, root)
     return given
 
 
 def _array(value: list[JsonValue], schema: Schema, root: Schema) -> JsonValue:
     items = schema.get("items")
-    formed = [_formed(item, items if isinstance(items, dict) else {}, root) for item in value]
+    formed = [_canonical_value(item, items if isinstance(items, dict) else {}, root) for item in value]
     if schema.get("uniqueItems") is True:
         by_text = {_json(item): item for item in formed}
         return [by_text[text] for text in sorted(by_text)]
@@ -110,7 +110,7 @@ def _scalar(value: str, types: Collection[str]) -> JsonValue:
     return value
 
 
-def _chosen(value: JsonValue, choices: list[Schema]) -> dict[str, JsonValue]:
+def _matching_choice(value: JsonValue, choices: list[Schema]) -> dict[str, JsonValue]:
     """Return the schema of several that a value fits as it is; else one of no text that it may be read by."""
     kind = _kind(value)
     for choice in choices:
@@ -150,7 +150,7 @@ def _types(schema: Schema) -> frozenset[str]:
     return frozenset((_kind(schema["const"]),)) if "const" in schema else frozenset()
 
 
-def _resolved(schema: Schema, root: Schema) -> Schema:
+def _resolve(schema: Schema, root: Schema) -> Schema:
     """Return the target of a reference inside the schema (`#/$defs/…`)."""
     for _ in range(_HOPS):
         target = schema.get("$ref")

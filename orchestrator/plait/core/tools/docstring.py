@@ -51,11 +51,11 @@ class Docstring(NamedTuple):
                 text = f"{text}\nReturns: {returned}".strip()
         arguments: dict[str, str] = {}
         for key in ("Args", "Arguments", "Parameters", "Params"):
-            arguments.update(_described(sections.get(key, ())))
+            arguments.update(_read_arguments(sections.get(key, ())))
         return cls(text, arguments)
 
 
-def _described(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _read_arguments(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield (argument, description) of an `Args:` section; what stands deeper than its first line continues an item."""
     indent: int | None = None
     item: tuple[str, list[str]] | None = None

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-__all__ = ["Schema", "arguments", "fits", "makes", "needs", "of_value", "part", "required"]
+__all__ = [
+    "Schema",
+    "arguments",
+    "is_assignable",
+    "made_kinds",
+    "needed_kinds",
+    "part",
+    "required_arguments",
+    "schema_of",
+]
 
 Schema = Mapping[str, JsonValue]
 _DEEPEST = 6
@@ -31,7 +40,7 @@ def snake(name: str) -> str:
     return "_".join(filter(None, _WORDS.split(name))).lower()
 
 
-def resolved(schema: JsonValue | Schema, root: Schema) -> Schema:
+def resolve(schema: JsonValue | Schema, root: Schema) -> Schema:
     """Return a schema with its `$ref` followed, and without `null` among its choices."""
     here = _schema(schema)
     for _ in range(_DEEPEST):
@@ -63,13 +72,11 @@ def arguments(parameters: Schema) -> dict[str, Schema]:
     """Return the schemas of a tool's arguments, by name."""
     parameter = parameters.get("properties")
     return (
-        {name: resolved(schema, parameters) for name, schema in parameter.items()}
-        if isinstance(parameter, dict)
-        else {}
+        {name: resolve(schema, parameters) for name, schema in parameter.items()} if isinstance(parameter, dict) else {}
     )
 
 
-def required(parameters: Schema) -> list[str]:
+def required_arguments(parameters: Schema) -> list[str]:
     """Return the names of the arguments that a call must have."""
     parameter = parameters.get("required")
     return [name for name in parameter if isinstance(name, str)] if isinstance(parameter, list) else []
@@ -91,34 +98,34 @@ def kind(name: str, schema: Schema) -> str:
     return name.removesuffix("s") if _HANDLE.search(name) and name not in ("id", "key", "token", "ref") else ""
 
 
-def needs(parameters: Schema) -> dict[str, str]:
+def needed_kinds(parameters: Schema) -> dict[str, str]:
     """Return the required arguments that another tool may have to produce, with what they are (`kind`)."""
     known = arguments(parameters)
     kinds: dict[str, str] = {}
-    for name in required(parameters):
+    for name in required_arguments(parameters):
         schema = known.get(name, {})
         if schema.get("type") == "array":
-            schema = resolved(schema.get("items"), parameters)
+            schema = resolve(schema.get("items"), parameters)
         if what := kind(name, schema):
             kinds[name] = what
     return kinds
 
 
-def makes(returns: Schema) -> frozenset[str]:
+def made_kinds(returns: Schema) -> frozenset[str]:
     """Return the kinds in a tool's value, as `needs` names them; the `id` of a `Flight` is a `flight_id` too."""
-    return frozenset(_made("", returns, returns, 0))
+    return frozenset(_list_made_kinds("", returns, returns, 0))
 
 
-def _made(name: str, schema: JsonValue | Schema, root: Schema, depth: int) -> Iterator[str]:
-    part = resolved(schema, root)
+def _list_made_kinds(name: str, schema: JsonValue | Schema, root: Schema, depth: int) -> Iterator[str]:
+    part = resolve(schema, root)
     if depth > _DEEPEST:
         return
     if what := kind(name, part):
         yield what
-    yield from _made(name, part["items"], root, depth + 1) if "items" in part else ()
+    yield from _list_made_kinds(name, part["items"], root, depth + 1) if "items" in part else ()
     properties, title = part.get("properties"), part.get("title")
     for key, inner in properties.items() if isinstance(properties, dict) else ():
-        yield from _made(key, inner, root, depth + 1)
+        yield from _list_made_kinds(key, inner, root, depth + 1)
         if key == "id" and isinstance(title, str):
             yield f"{snake(title)}_id"
 
@@ -126,25 +133,25 @@ def _made(name: str, schema: JsonValue | Schema, root: Schema, depth: int) -> It
 def part(returns: Schema, path: Sequence[str]) -> Schema | None:
     """Return the schema of a part of a value (`["flights", "0", "id"]`), `{}` if nothing is known of it, `None` if
     there is no such part."""
-    root, here = returns, resolved(returns, returns)
+    root, here = returns, resolve(returns, returns)
     for key in path:
         properties = here.get("properties")
         if isinstance(properties, dict):
             if key not in properties:
                 return None if here.get("additionalProperties") in (None, False) else {}
-            here = resolved(properties[key], root)
+            here = resolve(properties[key], root)
         elif here.get("type") == "array":
             if not key.isdecimal():
                 return None
-            here = resolved(here.get("items"), root)
+            here = resolve(here.get("items"), root)
         elif here.get("type") in ("object", None):
-            here = resolved(here.get("additionalProperties"), root)
+            here = resolve(here.get("additionalProperties"), root)
         else:
             return None
     return here if "$defs" in here or "$defs" not in root else {**here, "$defs": root["$defs"]}
 
 
-def fits(given: Schema, wanted: Schema) -> bool:
+def is_assignable(given: Schema, wanted: Schema) -> bool:
     """Whether a value of one schema can be an argument of another, as far as types, `format` and titles tell. What is
     not known fits."""
     have, want = _types(given), _types(wanted)
@@ -157,7 +164,7 @@ def fits(given: Schema, wanted: Schema) -> bool:
         if key == "format" or "object" in have & want:
             return mine in _STANDARD or theirs in _STANDARD
     if "array" in have & want:
-        return fits(resolved(given.get("items"), given), resolved(wanted.get("items"), wanted))
+        return is_assignable(resolve(given.get("items"), given), resolve(wanted.get("items"), wanted))
     return True
 
 
@@ -174,7 +181,7 @@ def _types(schema: Schema) -> frozenset[str]:
     return frozenset()
 
 
-def of_value(value: JsonValue) -> Schema:
+def schema_of(value: JsonValue) -> Schema:
     """Return the type of a value that is there, as a schema."""
     match value:
         case bool():

@@ -8,14 +8,14 @@ from pydantic import JsonValue
 
 from .tool import ToolSpec
 
-__all__ = ["MORE_TOOLS", "SHOWN", "found_in", "more_tools"]
+__all__ = ["MORE_TOOLS", "SHOWN", "read_found_tools", "tool_search_spec"]
 
 MORE_TOOLS = "more_tools"
 SHOWN = 12
 """How many tools a planner shows its model, where it has the choice."""
 
 
-def more_tools(hidden: int = 0) -> ToolSpec:
+def tool_search_spec(hidden: int = 0) -> ToolSpec:
     """Return the description of the call for a model; `hidden`: the number of tools it has not seen."""
     there = f" There are {hidden:,} that you have not been told of." if hidden else ""
     return ToolSpec(
@@ -32,7 +32,7 @@ def more_tools(hidden: int = 0) -> ToolSpec:
     )
 
 
-def found_in(value: JsonValue, tools: Iterable[ToolSpec]) -> Sequence[ToolSpec]:
+def read_found_tools(value: JsonValue, tools: Iterable[ToolSpec]) -> Sequence[ToolSpec]:
     """Return the tools that a value of `more_tools` names, in its order. What it does not know is left out."""
     known = {tool.name: tool for tool in tools}
     rows = value if isinstance(value, list) else []

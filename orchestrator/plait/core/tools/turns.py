@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from ..chat import call_id, spoken
+from ..chat import assistant_message, call_id
 from ..values import split_reasoning
-from .calls import CLOSE, OPEN, calls_in, loads
+from .calls import CLOSE, OPEN, loads, read_calls_in
 
-__all__ = ["CallOutcome", "CallRequest", "Dialect", "HasParameters", "ends_a_call", "unread", "wanted"]
+__all__ = ["CallOutcome", "CallRequest", "Dialect", "HasParameters", "completes_call", "read_calls", "unreadable_calls"]
 
 Dialect = Literal["native", "action"]
 _ACTION = re.compile(
@@ -69,27 +69,27 @@ class CallOutcome:
     """The result as text, or the error's message."""
 
     @property
-    def shown(self) -> str:
+    def text_for_model(self) -> str:
         """What the model reads. It does not tell a failure from a result that begins with these words; `ok` does."""
         return self.text if self.ok else f"error: {self.text}"
 
 
-def wanted(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
+def read_calls(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
     """Return the calls of a turn, in the order in which they stand. `first` is the number of the first one. Those that
     cannot be read have no id."""
     if dialect == "action":
         return _actions(split_reasoning(text)[1], first, tools)
     requests: list[CallRequest] = []
-    for call in spoken(text, first).tool_calls:
+    for call in assistant_message(text, first).tool_calls:
         arguments = loads(call.function.arguments)
         requests.append(CallRequest(call.id, call.function.name, arguments if isinstance(arguments, dict) else {}))
-    return [*requests, *(CallRequest("", "", {}, wrong) for wrong in unread(text))]
+    return [*requests, *(CallRequest("", "", {}, wrong) for wrong in unreadable_calls(text))]
 
 
-def unread(text: str) -> list[str]:
+def unreadable_calls(text: str) -> list[str]:
     """Return an explanation for each tag of a native call that cannot be read."""
     complaints: list[str] = []
-    for piece in spoken(text).text.split(OPEN)[1:]:
+    for piece in assistant_message(text).text.split(OPEN)[1:]:
         inside, closed, _ = piece.partition(CLOSE)
         value = loads(inside)
         if not closed:
@@ -97,12 +97,14 @@ def unread(text: str) -> list[str]:
         elif value is None:
             complaints.append(f"the call {_short(inside)} is no JSON")
         else:
-            wrong = next((call.wrong for call in calls_in(value) if call.wrong), "it has no `name` and `arguments`")
+            wrong = next(
+                (call.wrong for call in read_calls_in(value) if call.wrong), "it has no `name` and `arguments`"
+            )
             complaints.append(f"the call {_short(inside)}: {wrong}")
     return complaints
 
 
-def ends_a_call(text: str, delta: str, dialect: Dialect) -> bool:
+def completes_call(text: str, delta: str, dialect: Dialect) -> bool:
     """Whether a call may have been completed by the last piece of a text."""
     if len(text) > _LONGEST:
         return False

@@ -91,9 +91,9 @@ class _LiveHost:
         part = _PART.get()
         return part.place if part is not None else self._running.place()
 
-    def made(self, handle: StepHandle[object], group: Group | None) -> None:
+    def add_step(self, handle: StepHandle[object], group: Group | None) -> None:
         part = _PART.get()
-        self._running.made(handle, group, self.place())
+        self._running.add_step(handle, group, self.place())
         if part is not None:
             part.made.append(handle)
         self._later()
@@ -120,7 +120,7 @@ class _LiveHost:
         awaited.when_ended(lambda: None if future.done() else future.set_result(None))
         yield from future
 
-    def passed(self) -> None:
+    def note_passed(self) -> None:
         """Nothing is counted: the program's time is its own."""
 
     def read(self, awaited: Promise[object]) -> None:

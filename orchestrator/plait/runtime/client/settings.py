@@ -400,4 +400,11 @@ class RequestSettings(_Settings):
         "slot for free. By default 900 for model steps, and a day for calls without a timeout of their own. A shorter "
         "one is for workers that tell how far they are: engines in Ray do, every few steps.",
     )
+    worker_wait: float | None = Field(
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds for which steps wait for a worker that went away and may come back; then they fail "
+        "(`NoWorker`). By default they wait for as long as their run may last; `plait serve` sets `upstream_wait`.",
+    )
     seed: int = Field(default=0, description="Of all sampling.")

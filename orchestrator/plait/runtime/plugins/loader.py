@@ -1,7 +1,7 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
-A name means, in this order: a file or package of ours in one of the folders of its kind (`trie-order` is
-`plait/policies/schedule/trie_order.py`; planners' folders are families for readers, no part of the name) or a class
+A name means, in this order: a file or package of plait in one of the folders of its kind (`trie-order` is
+`plait/policies/schedule/trie_order.py`; planners' folders group them for readers and are not in the name) or a class
 that the folder's `SHARED` lists, an entry point of an installed distribution (`entry_points.py`), or with a colon a
 class anywhere (`their_pkg.mod:Class`).
 """
@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
 
-from ...core.addresses import allow, check, found_in, is_allowed
+from ...core.addresses import allow, check, find_addresses, is_allowed
 from ...core.errors import RAISED, PlaitError, PluginError, TaskError
 from ...core.interfaces import Merge, Planner, Policy, Worker
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
@@ -74,8 +74,8 @@ _WORKER_METHODS = ("start", "run", "cancel", "health", "close")
 class Plugins:
     """Makes plugins of their specs. Those without a state of their own (all but workers and tasks) are made once.
 
-    Every method raises `PluginError` for a name that is not there, a module that cannot be imported, a class that is
-    not of the kind asked for, and options that do not fit.
+    Every method raises `PluginError` for an unknown name, a module that cannot be imported, a class of another kind,
+    and invalid options.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class Plugins:
         self._classes: dict[tuple[PluginKind, str], type] = {}
         self._namesakes: dict[tuple[PluginKind, str], int] = {}
         self._bound: dict[tuple[PluginKind, str], weakref.ref[Callable[..., Any]]] = {}
-        """The local functions that were handed over, by the name of the plugin that each is. Whoever handed one over
-        holds it as long as its run needs it; then all that is known of it is forgotten."""
+        """Local functions that were handed over, by plugin name. The caller holds each as long as its run needs it;
+        then its entry is dropped."""
 
     def planner(self, spec: Plugin) -> Planner:
         """Return the planner of a spec."""
@@ -102,7 +102,7 @@ class Plugins:
         """Return the class of a merge."""
         return cast("type[Merge]", self.class_of("merge", name))
 
-    def made(self, kind: str, spec: Plugin) -> object:
+    def create(self, kind: str, spec: Plugin) -> object:
         """Return the plugin of a spec, of any kind that has no state of its own."""
         kinds: dict[str, PluginKind] = {name: name for name in PACKAGES if name not in _OF_THEIR_OWN}
         if kind not in kinds:
@@ -179,7 +179,7 @@ class Plugins:
         if known is not None and known is not cls and not _same(known, cls):
             number = self._namesakes[key] = self._namesakes.get(key, 0) + 1
             return self.register(kind, f"{name}#{number}", cls)
-        allow(*found_in(name))
+        allow(*find_addresses(name))
         self._classes.setdefault(key, cls)
         return name
 
@@ -228,7 +228,7 @@ class Plugins:
             raise PluginError(f"{kind} {name!r} is offered by {which}: name one of them as pkg.mod:Class")
         if not offers:
             return _ours(kind, name)
-        allow(offers[0].address)  # whoever installed it allowed it
+        allow(offers[0].address)  # its installation allows it
         return _third_party(kind, name, offers[0].address)
 
     @staticmethod
@@ -310,7 +310,7 @@ def _list_shared(package: str) -> Mapping[str, str]:
 
 
 def _offers(kind: PluginKind, name: str) -> Sequence[InstalledPlugin]:
-    """Return what installed distributions offer under a name that is none of ours."""
+    """Return the offers of installed distributions for a name that plait does not have."""
     hyphened = name.replace("_", "-")
     return [] if hyphened in _there(kind) else installed(kind).get(hyphened, [])
 

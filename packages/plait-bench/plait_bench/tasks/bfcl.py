@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
 
-from plait.core.chat import spoken
+from plait.core.chat import assistant_message
 from plait.core.errors import TaskError
 from plait.core.extras import extra
 from plait.core.form import json_in
 from plait.core.messages import did_you_mean
 from plait.core.task import Style, Task
-from plait.core.tools.calls import calls_in
+from plait.core.tools.calls import read_calls_in
 from plait.core.values import Frozen
 from plait.core.vocabulary import FreeText
 
@@ -85,8 +85,10 @@ class Bfcl(Task):
 
     def extract(self, text: str) -> JsonValue:
         """Return the calls in a text, `[{"name": {argument: value}}, …]`; `None` if it has none."""
-        native = [(call.function.name, json.loads(call.function.arguments)) for call in spoken(text).tool_calls]
-        read = [(call.name, call.arguments) for call in calls_in(json_in(text)) if not call.wrong]
+        native = [
+            (call.function.name, json.loads(call.function.arguments)) for call in assistant_message(text).tool_calls
+        ]
+        read = [(call.name, call.arguments) for call in read_calls_in(json_in(text)) if not call.wrong]
         return [{name: arguments} for name, arguments in native or read] or None
 
     def key(self, answer: JsonValue) -> str:

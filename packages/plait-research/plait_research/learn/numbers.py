@@ -12,7 +12,7 @@ from rich.table import Table as Shown
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Json
 from plait.apps.common.output import opened
-from plait.core.messages import counted
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.location import Location
@@ -28,17 +28,17 @@ __all__ = ["numbers"]
 
 def numbers(
     declared: Declared,
-    planner: Annotated[str, typer.Option(metavar="NAME[:k=v,…]", help="The planner whose options are learned.")],
+    planner: Annotated[str, typer.Option(metavar="NAME[:k=v,…]", help="Planner whose options are learned.")],
     place: Place = None,
-    policy: Annotated[list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Kept as it is; repeatable.")] = None,
-    price: Annotated[float, typer.Option(min=0.0, help="Of a generated token; a right answer is worth 1.")] = 0.0,
+    policy: Annotated[list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Policy; repeatable.")] = None,
+    price: Annotated[float, typer.Option(min=0.0, help="Price of a generated token; a right answer is worth 1.")] = 0.0,
     level: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
+        float, typer.Option(min=0.001, max=0.5, help="Probability of accepting a change that does not help.")
     ] = 0.1,
     check: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Journals of other questions, to measure what came out on.")
+        str | None, typer.Option(metavar="PATH", help="Journals of other questions for a final measurement.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the halves and the candidates.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the halves and the candidates.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Learn numbers and choices (a width, a temperature, a stop rule) from journals, without a model.
@@ -66,12 +66,10 @@ def numbers(
                 }
             )  # fmt: skip
             return
-        told = (
-            f"{counted(result.questions, 'question')}, {counted(result.tried, 'candidate')}, {result.replays} replays"
-        )
-        output.people.print(told, markup=False)
+        questions, candidates = pluralise(result.questions, "question"), pluralise(result.tried, "candidate")
+        output.people.print(f"{questions}, {candidates}, {result.replays} replays", markup=False)
         for why, number in result.left.items():
-            output.people.print(f"{counted(number, 'candidate')} not tried: {why}", markup=False)
+            output.people.print(f"{pluralise(number, 'candidate')} not tried: {why}", markup=False)
         shown = Shown(box=None, pad_edge=False)
         for name in ("values", "questions", "right", "tokens", "worth"):
             shown.add_column(name, justify="left" if name == "values" else "right")

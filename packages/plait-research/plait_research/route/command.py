@@ -15,8 +15,8 @@ from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Json
 from plait.apps.common.output import Output, opened
 from plait.core.errors import PlaitError
-from plait.core.features import agreed_in
-from plait.core.messages import counted
+from plait.core.features import vote_share
+from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.routing import Ranking
 from plait.core.task import Task
@@ -34,15 +34,13 @@ Tasks = dict[str, list[RouteRow]]
 
 def route(
     place: Place = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Write the routes of all tasks, for route:path=OUT.json.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Output file, for route:path=OUT.json.")] = None,
     lose: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of right answers that may be lost to save tokens.")
     ] = 0.01,
-    least: Annotated[int, typer.Option(min=2, help="Runs that a planner needs.")] = 100,
+    least: Annotated[int, typer.Option(min=2, help="Minimum number of runs of a planner.")] = 100,
     price: Annotated[
-        float | None, typer.Option(min=0.0, help="What a token takes off a right answer's 1; found if left out.")
+        float | None, typer.Option(min=0.0, help="Price of a token (a right answer: 1); fitted by default.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -73,7 +71,7 @@ def route(
         for task, figures in reports.items():
             _show(output, task, routes[task], figures)
         for why, number in sorted(left.items()):
-            output.people.print(f"{counted(number, 'run')} left out: {why}", markup=False)
+            output.people.print(f"{pluralise(number, 'run')} left out: {why}", markup=False)
         if not routes:
             output.people.print("no route: run the same requests with two planners or more, and journal them")
 
@@ -107,7 +105,7 @@ def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) ->
             continue
         checked[request.task.name] = True
         text = None if finish.result is None else as_text(value)
-        agreed = None if finish.result is None else agreed_in(finish.result.why)
+        agreed = None if finish.result is None else vote_share(finish.result.why)
         row = RouteRow(request.text, request.planner, float(right), float(finish.usage.completion), text, agreed)
         tasks.setdefault(request.task.name, []).append(row)
     return tasks, checked
@@ -120,7 +118,7 @@ def _plugin(route: Ranking) -> Plugin:
 
 def _show(output: Output, task: str, route: Ranking, report: RouteReport | None) -> None:
     output.people.print(
-        f"{task}: {counted(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
+        f"{task}: {pluralise(len(route.tiers), 'planner')}, price {route.price:.2g} a token", markup=False
     )
     if route.first is not None:
         first = key_of(route.tiers[route.first].planner)
@@ -151,7 +149,7 @@ def _show(output: Output, task: str, route: Ranking, report: RouteReport | None)
         output.people.print(
             f"elasticity against the cheapest (our reading of TEP): {report.elasticity:.2f}", markup=False
         )
-    output.people.print(f"over {counted(report.requests, 'request')}, each routed by numbers of others", markup=False)
+    output.people.print(f"over {pluralise(report.requests, 'request')}, each routed by numbers of others", markup=False)
 
 
 def _figures(report: RouteReport) -> dict[str, object]:

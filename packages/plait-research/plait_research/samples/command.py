@@ -11,7 +11,7 @@ import typer
 from plait.apps.common.options import Json
 from plait.apps.common.output import opened
 from plait.core.errors import UsageError
-from plait.core.messages import counted, did_you_mean
+from plait.core.messages import did_you_mean, pluralise
 
 from .recordings import SOURCES, recorded_samples
 from .sample import RecordedSample, write_samples
@@ -22,10 +22,10 @@ __all__ = ["import_samples"]
 def import_samples(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=", ".join(SOURCES))],
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Files or folders as they are published.")],
-    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Where the samples go, one a line.")],
+    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Output file, one sample per line.")],
     answers: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer`, for what lacks them (atts)."),
+        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer` for those without (atts)."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -53,5 +53,5 @@ def import_samples(
         if as_json:
             output.result(summary)
             return
-        line = f"{out}: {counted(len(samples), 'sample')} of {counted(summary['questions'], 'question')}"
+        line = f"{out}: {pluralise(len(samples), 'sample')} of {pluralise(summary['questions'], 'question')}"
         output.people.print(f"{line}, {summary['right']} right of {len(judged)} judged", markup=False)

@@ -12,13 +12,13 @@ from typing import ClassVar, Unpack
 from pydantic import Field
 
 from plait.core.call_config import CallConfig
-from plait.core.chat import FunctionCall, Message, spoken
+from plait.core.chat import FunctionCall, Message, assistant_message
 from plait.core.flow import Context, Flow
 from plait.core.ops import Function
 from plait.core.planning import TrajectoryOptions
 from plait.core.step_handles import CallHandle, StepFailed, Trajectory
 from plait.core.tools.canonical import canonical_text
-from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, wanted
+from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, read_calls
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
 
@@ -129,7 +129,7 @@ class ToolConversation:
         if len(done) + 1 >= self.options.rounds:
             return Turn(line.text)
         first = self._first_call_number + sum(len(turn.calls) for turn in done)
-        written = wanted(f"{line.text}\n", self.options.dialect, first, self.functions)
+        written = read_calls(f"{line.text}\n", self.options.dialect, first, self.functions)
         misread = 0
         calls: list[CallRequest] = []
         for call in written:
@@ -182,10 +182,10 @@ class ToolConversation:
 
     def _result(self, call: CallRequest, text: str | None, run: Sequence[CallRequest]) -> str:
         if not call.id:
-            return CallOutcome(False, f"{call.wrong}\n{REPAIR[self.options.dialect]}").shown
+            return CallOutcome(False, f"{call.wrong}\n{REPAIR[self.options.dialect]}").text_for_model
         if call.name in self.hidden:
             why = f"{call.name} cannot be called here, since it changes the world: say in the answer to call it"
-            return CallOutcome(False, why).shown
+            return CallOutcome(False, why).text_for_model
         if call not in run or text is None:
             return f"not run: a turn may make {self.options.max_branches} calls; make it again if it is needed"
         most = self.options.observation_chars
@@ -239,7 +239,7 @@ class ToolConversation:
             )
             observed = "\n".join(f"Observation of {call.name} ({call.id}): {result}" for call, result in pairs)
             return [Message(role="assistant", content=text), Message(role="user", content=observed)]
-        message = spoken(turn.text, first)
+        message = assistant_message(turn.text, first)
         if not (self.thoughts or misread):
             made = [
                 written.model_copy(update={"function": FunctionCall(name=call.name, arguments=self._canonical(call))})
@@ -261,4 +261,4 @@ def render_call(call: CallHandle) -> str:
         return as_text(call.value)
     error = call.error
     message = error.failure.message if isinstance(error, StepFailed) else "the call was given up"
-    return CallOutcome(False, message).shown
+    return CallOutcome(False, message).text_for_model

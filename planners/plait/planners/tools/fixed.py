@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, ValidationError
 from plait.core.declarations import PlanSpec, ServerFile
 from plait.core.errors import PlanError
 from plait.core.interfaces import Planner, PlanningContext
-from plait.core.messages import near
+from plait.core.messages import suggest_near
 from plait.core.plan import Plan
 
 __all__ = ["Fixed"]
@@ -87,7 +87,7 @@ def _first(error: ValidationError) -> str:
     details = error.errors(include_url=False)
     place = "$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in details[0]["loc"])
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
-    return f"{place}: {details[0]['msg']}{near(details[0], Plan)}{more}"
+    return f"{place}: {details[0]['msg']}{suggest_near(details[0], Plan)}{more}"
 
 
 def _items(value: JsonValue) -> list[JsonValue]:

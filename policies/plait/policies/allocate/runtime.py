@@ -8,7 +8,7 @@ from pydantic import Field
 
 from plait.core.declarations import Fidelity
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
-from plait.core.runtime_distribution import Branches, n_for
+from plait.core.runtime_distribution import Branches, max_branches_within
 from plait.core.task import Task
 from plait.core.view import Branch
 
@@ -45,7 +45,7 @@ class Runtime(Allocator):
         lengths = [probe.tokens for probe in probes if probe.done and probe.tokens > 0]
         if not lengths:
             return Allocation(why="no probe has ended: nothing can be predicted")
-        fits = n_for(
+        fits = max_branches_within(
             self.within,
             Branches(lengths),
             lambda sequences: self.fixed + self.per_sequence * sequences,

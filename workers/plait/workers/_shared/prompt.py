@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from plait.core.chat import Message, spoken, user, with_prompt
+from plait.core.chat import Message, assistant_message, user, with_prompt
 from plait.core.errors import EngineError, Rejected
 from plait.core.ops import Function, ModelCall, Text, Tokens
 from plait.core.tools.calls import loads
@@ -123,7 +123,9 @@ class Prompter:
         ):
             try:
                 before = self._render(asked, ModelCall(prompt="a", chat=True), True) + earlier
-                after = self._render([*asked, spoken(earlier), user("b")], ModelCall(prompt="a", chat=True), True)
+                after = self._render(
+                    [*asked, assistant_message(earlier), user("b")], ModelCall(prompt="a", chat=True), True
+                )
             except EngineError as error:
                 return str(error)
             if not after.startswith(before):
@@ -138,7 +140,7 @@ class Prompter:
         first, second, third = names = ("Zone", "Ztwo", "Zthree")
         asked = ModelCall(prompt="a", chat=True)
         try:
-            text = self._render([user(first), spoken(second), user(third)], asked, True)
+            text = self._render([user(first), assistant_message(second), user(third)], asked, True)
             swapped = self._render([user(first), user(second), user(third)], asked, True)
         except EngineError:  # some take turns in one order alone; `rewrites` says what else is wrong
             return ""

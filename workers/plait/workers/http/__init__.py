@@ -33,6 +33,10 @@ _REJECTED_STATUSES = (400, 413, 415, 422)
 _HEALTH_TIMEOUT_S = 10.0
 
 
+class UnreachableServer(EngineError):
+    """The server does not answer, and may later."""
+
+
 @takes(HttpOptions)
 class Http(Worker):
     """An OpenAI-compatible server, over HTTP.
@@ -52,6 +56,8 @@ class Http(Worker):
     """
 
     serves: tuple[Kind, ...] = ("think",)
+    allow_unreachable: bool = False
+    """Whether `start` succeeds while the server cannot be reached. The worker is then down until the server answers."""
     reports: int | None = REPORT_TOKENS
     Options: ClassVar[type[HttpOptions]]
 
@@ -78,6 +84,8 @@ class Http(Worker):
         self._live: dict[int, LiveJob] = {}
         self._suspect = asyncio.Event()
         self._is_closed = False
+        self._refusal = ""
+        """Why the server could not be used when it was probed later."""
         self._events = KvEvents(given.kv_events, given.kv_replay) if given.kv_events else None
 
     @property
@@ -86,11 +94,30 @@ class Http(Worker):
         key = os.environ.get(self.options.api_key_env or DEFAULT_KEY_VARIABLE, "").strip()
         return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether the server has answered since the start: its models are known only then."""
+        return self._sender is not None
+
+    @property
+    def takes_salt(self) -> bool:
+        """Whether the server isolates the prefix cache of requests by their salt, as far as that is known."""
+        return self._sender is None or self._sender.server.dialect.ids
+
     async def start(self) -> None:
         """Probe the server. Raises `EngineError` with the cause, within `start_timeout` seconds."""
         if self._sender is not None:
             return
         self._limiter, self._is_closed, self._suspect = ConcurrencyLimiter(self.slots), False, asyncio.Event()
+        try:
+            await self._probe_first()
+        except UnreachableServer as error:
+            if not self.allow_unreachable:
+                raise EngineError(str(error)) from None
+            log.warning("%s does not answer yet, and is taken in when it does: %s", self.name, error)
+
+    async def _probe_first(self) -> None:
+        """Probe the server until it answers. Raises `EngineError`; if it may answer later, `UnreachableServer`."""
         timeout_s, wait_s = self.options.start_timeout, self.options.backoff
         try:
             async with asyncio.timeout(timeout_s):
@@ -103,18 +130,32 @@ class Http(Worker):
                     except ServerError as error:
                         # An address without a server is a mistake more often than a server that is just starting.
                         if error.unreachable or not error.retryable or not left:
-                            raise EngineError(error.message) from None
+                            later = error.unreachable or error.retryable
+                            raise (UnreachableServer if later else EngineError)(error.message) from None
                         log.info("%s: %s", self.name, error.message)
                         await asyncio.sleep(max(wait_s, error.retry_after or 0.0))
                         wait_s *= 2
         except TimeoutError:
-            raise EngineError(
+            raise UnreachableServer(
                 f"{self.base_url} did not answer within {timeout_s:g} s: check the address, and whether the server has "
                 "loaded its model"
             ) from None
         finally:
             if self._events is not None and self._sender is not None:
                 self._events.start()
+
+    async def _probe_later(self) -> bool:
+        """Probe a server that did not answer at the start."""
+        try:
+            await self._probe_first()
+        except UnreachableServer:
+            return False
+        except EngineError as error:
+            if str(error) != self._refusal:  # logged once: it is asked every second
+                self._refusal = str(error)
+                log.warning("%s answers now and cannot be used: %s", self.name, error)
+            return False
+        return not self._is_closed
 
     def _use_server(self, server: ServerInfo) -> None:
         """Send jobs to this server from now on."""
@@ -176,7 +217,7 @@ class Http(Worker):
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True`, then `False` whenever the server becomes unreachable and `True` when it is reachable again."""
-        is_up, interval_s = True, self.options.ping_every
+        is_up, interval_s = self._sender is not None, self.options.ping_every
         if self._is_closed:
             return
         yield is_up
@@ -186,9 +227,14 @@ class Http(Worker):
                 await asyncio.wait_for(self._suspect.wait(), interval_s if is_up else min(1.0, interval_s))
             has_broken = self._suspect.is_set()
             self._suspect.clear()
-            is_reachable = not self._is_closed and await self._is_reachable()
-            if is_reachable and (has_broken or not is_up):
-                is_reachable = await self._probe_again()
+            if self._is_closed:
+                return
+            if self._sender is None:
+                is_reachable = await self._probe_later()
+            else:
+                is_reachable = await self._is_reachable()
+                if is_reachable and (has_broken or not is_up):
+                    is_reachable = await self._probe_again()
             if self._is_closed:
                 return
             if is_reachable != is_up:

@@ -22,7 +22,7 @@ from urllib.parse import urljoin, urlsplit
 from pydantic_core import PydanticSerializationError, to_json
 
 from plait.core.errors import EngineError
-from plait.core.value_sizes import weigh
+from plait.core.value_sizes import measure_value
 
 from .request_body import Endpoint, ServerError
 
@@ -336,7 +336,7 @@ class ServerConnection:
 
 async def _encode_body(fields: Mapping[str, Any]) -> bytes:
     """Return a request's body as JSON. A long one is encoded on a thread, so that it does not block the loop."""
-    if weigh(dict(fields), {}, OFFLOAD_BODY_BYTES).bytes < OFFLOAD_BODY_BYTES:
+    if measure_value(dict(fields), {}, OFFLOAD_BODY_BYTES).bytes < OFFLOAD_BODY_BYTES:
         return _to_json(fields)
     return await asyncio.to_thread(_to_json, fields)
 

@@ -68,8 +68,8 @@ class Catalog:
         self.specs = specs
         self.texts = [_told(spec) for spec in specs]
         self._words = Words(self.texts)
-        self._needs = [list(schemas.needs(spec.parameters).values()) for spec in specs]
-        self._made = [schemas.makes(spec.returns) for spec in specs]
+        self._needs = [list(schemas.needed_kinds(spec.parameters).values()) for spec in specs]
+        self._made = [schemas.made_kinds(spec.returns) for spec in specs]
         self._makers: dict[str, list[int]] = {}
         for place, made in enumerate(self._made):
             for what in made:

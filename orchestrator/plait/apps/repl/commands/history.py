@@ -8,7 +8,7 @@ import webbrowser
 from pathlib import Path
 
 from ....core.errors import UsageError
-from ....core.messages import counted
+from ....core.messages import pluralise
 from ....runtime.journal.directory import place
 from ....runtime.journal.location import Location
 from ....runtime.journal.replay import replay
@@ -48,7 +48,7 @@ async def _view(repl: Repl, rest: str) -> None:
         write_private(out, page(trace).encode())
     except OSError as error:
         raise UsageError(f"{out} cannot be written ({error.strerror})") from None
-    repl.screen.print(f"{out}: run {run}, {counted(len(trace.steps), 'step')}")
+    repl.screen.print(f"{out}: run {run}, {pluralise(len(trace.steps), 'step')}")
     if "--open" in flags:
         webbrowser.open(out.absolute().as_uri())
 
@@ -123,7 +123,7 @@ async def _save(repl: Repl, rest: str) -> None:
         write_private(path, text.encode(errors="replace"))
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})") from None
-    repl.screen.print(f"{counted(len(turns), 'question')} written to {path}")
+    repl.screen.print(f"{pluralise(len(turns), 'question')} written to {path}")
 
 
 @command("load", "FILE.json", "Take up a conversation that /save wrote, with its settings.", "file", idle=True)
@@ -138,7 +138,7 @@ async def _load(repl: Repl, rest: str) -> None:
     repl.session.manner, repl.session.head = manner, head
     repl.renamed()
     repl.screen.print(
-        f"{counted(len(turns), 'question')} loaded; settings: {json.dumps(manner.written(), ensure_ascii=False)}"
+        f"{pluralise(len(turns), 'question')} loaded; settings: {json.dumps(manner.written(), ensure_ascii=False)}"
     )
 
 

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from ....core import graph
 from ....core.errors import UsageError
-from ....core.messages import counted, did_you_mean, explain, first_of_each, json_path
+from ....core.messages import did_you_mean, explain, first_of_each, json_path, pluralise
 from ....core.plan import Plan
 from ....runtime.control.verbs import VERBS, Verb
 from ....runtime.plugins.trust import refuse
@@ -96,7 +96,7 @@ def _why_answer(repl: Repl, turn: ReplTurn) -> None:
     for step in turn.steps.values():
         if step.state in ("cancelled", "failed"):
             given_up[step.reason] = given_up.get(step.reason, 0) + 1
-    lines += [f"{counted(count, 'step')} given up: {reason}" for reason, count in given_up.items()]
+    lines += [f"{pluralise(count, 'step')} given up: {reason}" for reason, count in given_up.items()]
     spent = where_time_went(answer)
     if spent != "time: ":
         lines.append(spent)

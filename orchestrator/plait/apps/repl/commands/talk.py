@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ....core.errors import PlaitError, UsageError
 from ....core.flow import Flow
-from ....core.messages import counted, did_you_mean
+from ....core.messages import did_you_mean, pluralise
 from ....runtime.plugins.trust import own_code
 from ..attachments import attachment
 from ..conversation import Repl
@@ -31,7 +31,7 @@ async def _talk(repl: Repl, rest: str) -> None:
     if not session.manner.talking:
         repl.screen.print("talk: off, each question stands by itself")
     else:
-        repl.screen.print(f"talk: on, {counted(len(session.conversation), 'question')} so far")
+        repl.screen.print(f"talk: on, {pluralise(len(session.conversation), 'question')} so far")
 
 
 @command("system", "[TEXT | none]", "System message before the conversation.", "text")
@@ -73,7 +73,7 @@ def _loaded(spec: str) -> Flow:
     listed = ", ".join(there) or "none"
     if not colon:
         if len(there) != 1:
-            raise UsageError(f"{Path(file).name} has {counted(len(there), 'agent')} ({listed}): give {file}:NAME")
+            raise UsageError(f"{Path(file).name} has {pluralise(len(there), 'agent')} ({listed}): give {file}:NAME")
         return next(iter(there.values()))
     if name not in there:
         raise UsageError(f"{Path(file).name} has no agent {name!r}{did_you_mean(name, there)} (there are: {listed})")
@@ -144,7 +144,7 @@ def _numbered(repl: Repl, rest: str) -> tuple[int, str]:
         head = repl.session.head
         return next((at for at, turn in enumerate(repl.session.turns, 1) if turn is head), count), rest
     if not 1 <= int(word) <= count:
-        raise UsageError(f"there is no question {word}: /history lists {counted(count, 'question')}")
+        raise UsageError(f"there is no question {word}: /history lists {pluralise(count, 'question')}")
     return int(word), text.strip()
 
 

@@ -8,7 +8,7 @@ from random import Random
 from pydantic import JsonValue, model_validator
 
 from plait.core.declarations import Fidelity
-from plait.core.features import agreed_in, answer_features, features, word_features
+from plait.core.features import answer_features, features, vote_share, word_features
 from plait.core.interfaces import PlanningContext, Reader
 from plait.core.learning import RunOutcome
 from plait.core.plan import Plan, Step
@@ -109,7 +109,7 @@ class Route(RouteOptions):
         """Return the plan of the tier that replaces a first answer; `None` where that stays."""
         ranking = self.ranking()
         assert ranking.first is not None
-        facts = _facts(brief) | answer_features(brief.request.text, as_text(result.value), agreed_in(result.why))
+        facts = _facts(brief) | answer_features(brief.request.text, as_text(result.value), vote_share(result.why))
         chances = ranking.chances_after(facts)
         # A first answer that failed says nothing: the best of the others is left.
         if result.value is None:

@@ -15,7 +15,7 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
-from plait.core.programs import Cell, harness, outputs, returned, traced
+from plait.core.programs import Cell, build_tracer, harness, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
@@ -262,7 +262,7 @@ class Searching:
         cells = await self._cells(candidate, [args for args, _ in self._public])
         first = ""
         for (args, want), cell in zip(self._public, cells, strict=True):
-            if returned(cell, want):
+            if has_returned(cell, want):
                 candidate.passed += 1
             elif not first:
                 call = f"{self._entry}({', '.join(map(json.dumps, args))})"
@@ -271,14 +271,14 @@ class Searching:
 
     async def _trace(self, candidate: Candidate) -> str:
         """Return what the lines of a program did on the first public case that it fails, or an empty text."""
-        args = next(args for args, want in self._public if not returned(candidate.cells[json.dumps(args)], want))
+        args = next(args for args, want in self._public if not has_returned(candidate.cells[json.dumps(args)], want))
         key = f"{self._ctx.random.random():.17f}"
-        code = traced(candidate.program, self._entry, args, _TRACED, key)
+        code = build_tracer(candidate.program, self._entry, args, _TRACED, key)
         try:
             result = await self._ctx.call(RUN_PYTHON, code=code)
         except StepFailed:
             return ""
-        ((kind, value),) = outputs(result, 1, key)
+        ((kind, value),) = read_outputs(result, 1, key)
         return format_trace(candidate.program, value) if kind == "value" else ""
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -298,7 +298,9 @@ class Searching:
                 reply = await made
             except StepFailed:
                 reply = None  # a program that cannot be run is a failed candidate
-            candidate.cells |= dict(zip((json.dumps(row) for row in new), outputs(reply, len(new), key), strict=True))
+            candidate.cells |= dict(
+                zip((json.dumps(row) for row in new), read_outputs(reply, len(new), key), strict=True)
+            )
         return [candidate.cells[key] for key in keys]
 
     async def _matrix(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> None:

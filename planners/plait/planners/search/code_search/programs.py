@@ -10,7 +10,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from plait.core.flow import Trajectory
-from plait.core.programs import Cell, returned
+from plait.core.programs import Cell, has_returned
 
 __all__ = [
     "Candidate",
@@ -71,7 +71,7 @@ def count_samples(group: Sequence[Candidate]) -> int:
 
 def list_passed(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
     """Return for each test whether a program passes it."""
-    return [returned(candidate.cells.get(json.dumps(args)), want) for args, want in tests]
+    return [has_returned(candidate.cells.get(json.dumps(args)), want) for args, want in tests]
 
 
 def count_votes(candidate: Candidate, tests: Sequence[Test]) -> int:
@@ -122,7 +122,7 @@ def read_tests(text: str, most: int) -> list[Test]:
 def format_trace(program: str, reply: JsonValue) -> str:
     """Return the lines that a run of `plait.core.programs.traced` told of, each with its text, for a prompt.
 
-    >>> print(trace_of("def f(x):\\n    y = x + 1\\n    return y", [[2, "x = 1"], [2, "y = 2"], [3, "returns 2"]]))
+    >>> print(format_trace("def f(x):\\n    y = x + 1\\n    return y", [[2, "x = 1"], [2, "y = 2"], [3, "returns 2"]]))
     <BLANKLINE>
     What its lines did then:
     line 2: y = x + 1    # x = 1

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, StepFailed
 from plait.core.planning import derive
-from plait.core.programs import harness, outputs, returned, timed
+from plait.core.programs import build_timer, harness, has_returned, read_outputs
 from plait.core.step_handles import Promise
 
 from ..._shared.functions import RUN_PYTHON, Cases, render_cell
@@ -199,8 +199,8 @@ class Evolution:
             return await self._evaluate(program)
         inputs = [args for args, _ in self._public]
         reply, key = await self._run_harness(lambda key: harness(program, self._entry, inputs, key))
-        cells = outputs(reply, len(self._public), key)
-        failing = tuple(i for i, (_, want) in enumerate(self._public) if not returned(cells[i], want))
+        cells = read_outputs(reply, len(self._public), key)
+        failing = tuple(i for i, (_, want) in enumerate(self._public) if not has_returned(cells[i], want))
         runs = reply is not None and not any(kind == "broken" for kind, _ in cells)
         failure = ""
         if failing:
@@ -220,12 +220,12 @@ class Evolution:
         try:
             inputs = [args for args, _ in self._public]
             reply, key = await self._run_harness(
-                lambda key: timed(program, self._entry, inputs, self._options.repeats, key)
+                lambda key: build_timer(program, self._entry, inputs, self._options.repeats, key)
             )
         finally:
             self._timing = None
             mine.settle()
-        ((kind, times),) = outputs(reply, 1, key)
+        ((kind, times),) = read_outputs(reply, 1, key)
         if kind != "value" or not isinstance(times, list):
             return None, 0.0
         measured = [float(seconds) for seconds in times if isinstance(seconds, int | float)]

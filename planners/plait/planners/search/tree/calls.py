@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from plait.core.flow import Context
 from plait.core.search import SearchNode, SearchTree
 from plait.core.step_handles import CallHandle, StepFailed
-from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
+from plait.core.tools.calls import CLOSE, OPEN, loads, read_calls_in
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
@@ -50,7 +50,7 @@ class Calls:
         node.seen = f"\n<tool_response>{await self._result(node, asked)}</tool_response>\n"
 
     async def _result(self, node: SearchNode, asked: str) -> str:
-        read = list(calls_in(loads(asked)))
+        read = list(read_calls_in(loads(asked)))
         if len(read) != 1 or read[0].wrong:
             wrong = read[0].wrong if read else ""
             return wrong or 'a call is written {"name": …, "arguments": {…}}'
@@ -82,7 +82,7 @@ class Calls:
 def strip_call(step: str) -> str:
     """Return a step without the call that it ends in: an argument ends no path, whatever it says.
 
-    >>> spoken('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
+    >>> strip_call('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
     'I sort it. '
     """
     start = step.rfind(OPEN)

@@ -13,7 +13,7 @@ from plait.core.interfaces import PlanningContext, Reader
 from plait.core.ops import Text, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, more_tools
+from plait.core.tools.tool_search import MORE_TOOLS, tool_search_spec
 
 from ..._shared.steps import OnResult, through
 from . import prompts
@@ -71,7 +71,7 @@ class LLMCompiler(LLMCompilerOptions):
         if not isinstance(told, list) or len(told) >= len(brief.tools):
             return brief
         chosen = [spec for spec in brief.tools if spec.name in told]
-        return replace(brief, tools=(*chosen, more_tools(len(brief.tools) - len(chosen))))
+        return replace(brief, tools=(*chosen, tool_search_spec(len(brief.tools) - len(chosen))))
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of a plan while it is written, or of the joiner's decision."""

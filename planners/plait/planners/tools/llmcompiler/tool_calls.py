@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from plait.core.tools.calls import CLOSE, OPEN, calls_in, loads
+from plait.core.tools.calls import CLOSE, OPEN, loads, read_calls_in
 
 __all__ = ["MAX_CHARS", "Misread", "NativeCalls"]
 
@@ -96,7 +96,7 @@ class NativeCalls:
         return "".join(out) + rest[: len(rest) - keep]
 
     def _lines(self, value: JsonValue) -> Iterator[str]:
-        for name, arguments, why in calls_in(value):
+        for name, arguments, why in read_calls_in(value):
             if why or not isinstance(arguments, dict):
                 self.misread.append(Misread(self._next, _format_call(name, arguments), why))
                 self._next += 1

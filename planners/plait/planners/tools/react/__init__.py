@@ -15,7 +15,7 @@ from plait.core.interfaces import Merge, PlanningContext, Reader
 from plait.core.plan import Step
 from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, found_in
+from plait.core.tools.tool_search import MORE_TOOLS, read_found_tools
 from plait.core.tools.turns import CallOutcome, CallRequest
 
 from ..._shared.tool_instructions import LAST, REPAIR, build_instructions
@@ -78,7 +78,7 @@ class React(ReactOptions):
         tools = ctx.brief.tools
         if self.max_tools is None or len(tools) <= self.max_tools:
             return list(tools)
-        return list(found_in(await ctx.call(MORE_TOOLS, query=question, k=self.max_tools), tools))
+        return list(read_found_tools(await ctx.call(MORE_TOOLS, query=question, k=self.max_tools), tools))
 
     async def _make_calls(self, ctx: Context, turn: Trajectory, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
         """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""

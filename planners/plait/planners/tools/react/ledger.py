@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pydantic import JsonValue
 
 from plait.core.agent import Agent
-from plait.core.chat import Message, spoken
+from plait.core.chat import Message, assistant_message
 from plait.core.interfaces import PlanningContext
 from plait.core.ops import Function
 from plait.core.tools.calls import loads
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, found_in, more_tools
+from plait.core.tools.tool_search import MORE_TOOLS, read_found_tools, tool_search_spec
 from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
@@ -90,12 +90,12 @@ class Ledger:
 
     def _tool_search(self) -> list[ToolSpec]:
         hidden = len(self.brief.tools) - len(self.told)
-        return [more_tools(hidden)] if hidden else []
+        return [tool_search_spec(hidden)] if hidden else []
 
     def _add_found_tools(self, value: str) -> str:
         """Take the tools that `more_tools` found, and return them as the model is told of them. Those that this flow
         may not call are left out."""
-        tools = found_in(loads(value), self.brief.tools)
+        tools = read_found_tools(loads(value), self.brief.tools)
         self.told += [tool for tool in tools if tool not in self.told]
         rows: list[JsonValue] = [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools]
         return as_text(rows) if rows else "no function was found: say it in other words"
@@ -118,7 +118,7 @@ class Ledger:
     ) -> list[Message]:
         """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`:
         outcomes of agents that were called, by the id of the call."""
-        self.talk.append(spoken(_text(value), self.next))
+        self.talk.append(assistant_message(_text(value), self.next))
         answers: list[tuple[CallRequest, str]] = []
         now: dict[str, CallOutcome] = {}
         changed = False
@@ -138,7 +138,7 @@ class Ledger:
             changes = self._may_change(call, asked)
             changed = changed or changes
             now[call.key] = outcome
-            self.by_id[call.id] = outcome.shown
+            self.by_id[call.id] = outcome.text_for_model
             if fate == "run" and not changes and outcome.ok:  # a failed call may be tried again
                 self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], outcome.text
             answers.append((call, self._show(call, fate, outcome)))
@@ -159,7 +159,7 @@ class Ledger:
             most = f"a turn may make {self.planner.max_branches} calls"
             return f"not run: {most}; make it again if it is needed"
         if any(call.name == agent.name for agent in self.planner.agents):
-            return CallOutcome(False, "give the `question` as a text").shown
+            return CallOutcome(False, "give the `question` as a text").text_for_model
         moved = any(call.name == transfer_name(agent) for agent in self.planner.handoffs)
         return "The conversation is handed over." if moved else self._read_more(call, self._most)
 
@@ -180,7 +180,7 @@ class Ledger:
         return outcome
 
     def _show(self, call: CallRequest, fate: str, outcome: CallOutcome) -> str:
-        shown, count = prompts.cut(outcome.shown, self._most, call.id), self.counts[call.key]
+        shown, count = prompts.cut(outcome.text_for_model, self._most, call.id), self.counts[call.key]
         if fate == "same" and count >= _TIRING:
             self.tired = self.tired or count > _TIRING
             shown = f"{prompts.TIRED.format(count=count)}\n{shown}"

@@ -12,7 +12,7 @@ from plait.core.call_config import CallConfig
 from plait.core.interfaces import PlanningContext
 from plait.core.ops import Plugin
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import CallRequest, wanted
+from plait.core.tools.turns import CallRequest, read_calls
 from plait.core.vocabulary import MaxTools, MergeOption, N
 
 from ..._shared.conversation import ToolTurns
@@ -101,5 +101,5 @@ def turn_calls(
     text = f"{text}\n" if whole else text
     ours = [agent.name for agent in planner.agents] + [transfer_name(agent) for agent in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
-    calls = wanted(text, planner.dialect, first, brief.tools)
+    calls = read_calls(text, planner.dialect, first, brief.tools)
     return classify_calls(calls, brief.tools, known, planner.max_branches, ours)

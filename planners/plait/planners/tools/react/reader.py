@@ -8,7 +8,7 @@ from plait.core.interfaces import PlanningContext
 from plait.core.ops import Join, Plugin, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.core.tools.turns import CallRequest, ends_a_call
+from plait.core.tools.turns import CallRequest, completes_call
 
 from .options import ReactOptions, turn_calls
 
@@ -34,7 +34,7 @@ class TurnReader:
     def feed(self, delta: str) -> Sequence[Plan]:
         """Return a call for each that is complete now."""
         self._text += delta
-        if not self._planner.turn.stream or not ends_a_call(self._text, delta, self._planner.dialect):
+        if not self._planner.turn.stream or not completes_call(self._text, delta, self._planner.dialect):
             return ()
         return [Plan(steps=(step,)) for step in self._new(self._calls(self._text, whole=False))]
 

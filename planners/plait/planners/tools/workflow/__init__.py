@@ -13,7 +13,7 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.step_handles import StepFailed, StepHandle, Trajectory
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, SHOWN, found_in
+from plait.core.tools.tool_search import MORE_TOOLS, SHOWN, read_found_tools
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxTools, ObservationChars, Repairs, Rounds
 
@@ -172,7 +172,7 @@ class Writer:
             "without": [*without, FIND_PLANS, KEEP_PLAN],
         }
         try:
-            return list(found_in(await self._ctx.call(MORE_TOOLS, **args), self._tools.values()))
+            return list(read_found_tools(await self._ctx.call(MORE_TOOLS, **args), self._tools.values()))
         except StepFailed:
             if self._line is None:
                 raise  # without it there is nothing to plan with

@@ -118,7 +118,7 @@ class _Checker:
         ref = as_reference(node.over)
         if node.kind == "foreach" and ref is not None and ref.name in scope:
             part = schemas.part(scope[ref.name], ref.path)
-            if part is not None and not schemas.fits(part, {"type": "array"}):
+            if part is not None and not schemas.is_assignable(part, {"type": "array"}):
                 lists = [str(place) for place, one in list_parts(scope) if one.get("type") == "array"]
                 self._add_fault(node.id, "type", f"{ref} is no list, but {_kind(part)}", lists)
 
@@ -138,7 +138,7 @@ class _Checker:
                 near = _similar_names(name, free) or free
                 self._add_fault(node.id, "argument", f"{node.tool} has no argument {name!r}", near)
             self._argument(node, name, value, known.get(name, {}), scope)
-        for name in schemas.required(spec.parameters):
+        for name in schemas.required_arguments(spec.parameters):
             if name not in args:
                 near = self._list_sources(name, known.get(name, {}), scope)
                 self._add_fault(node.id, "missing", f"{node.tool} needs the argument {name!r}", near)
@@ -150,7 +150,7 @@ class _Checker:
             return
         ref = as_reference(value)
         given = self._part(ref, scope) if ref is not None else _argument_schema(value)
-        if given is None or schemas.fits(given, want):
+        if given is None or schemas.is_assignable(given, want):
             return
         problem = f"{name!r} of {node.tool} takes {_kind(want)}, but {ref or 'it'} is {_kind(given)}"
         self._add_fault(node.id, "type", problem, self._list_sources(name, want, scope))
@@ -183,10 +183,10 @@ class _Checker:
         parts = [
             str(ref)
             for ref, schema in list_parts(scope)
-            if schemas.fits(schema, want)
+            if schemas.is_assignable(schema, want)
             and (schemas.kind(ref.path[-1] if ref.path else ref.name, schema) == kind != "" or name in ref.path[-1:])
         ]
-        makers = [tool.name for tool in self.tools.values() if kind and kind in schemas.makes(tool.returns)]
+        makers = [tool.name for tool in self.tools.values() if kind and kind in schemas.made_kinds(tool.returns)]
         return [*parts, *makers]
 
     # -- the whole --
@@ -258,7 +258,7 @@ def list_parts(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[W
 
 def _argument_schema(value: JsonValue) -> Schema:
     """Return the schema of an argument that is no single reference."""
-    return _TEXT if isinstance(value, str) else schemas.of_value(value)
+    return _TEXT if isinstance(value, str) else schemas.schema_of(value)
 
 
 def _kind(schema: Schema) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from pydantic import Field, JsonValue
 
 from plait.core.errors import ToolError
-from plait.core.programs import MAIN, Cell, harness, outputs, returned, said_by
+from plait.core.programs import MAIN, Cell, harness, has_returned, normalise_output, read_outputs
 from plait.core.task import Environment
 from plait.core.tools.tool import Tool
 
@@ -54,13 +54,13 @@ class CodeEnvironment(Environment):
             return False
         cases = [_case(cast("dict[str, Any]", case)) for case in wanted]
         cells = await self._cells(answer, entry, [args for args, _ in cases])
-        return all(returned(cell, want) for cell, (_, want) in zip(cells, cases, strict=True))
+        return all(has_returned(cell, want) for cell, (_, want) in zip(cells, cases, strict=True))
 
     async def _checked(self, program: str, entry: str, check: str) -> bool:
         """Return whether a program's function passes a check: its own code, put behind the program."""
         behind = f"\n\n{check}\n\ndef _plait_checked():\n    check({entry})\n    return True\n"
         (cell,) = await self._cells(program + behind, "_plait_checked", [[]])
-        return returned(cell, True)
+        return has_returned(cell, True)
 
     async def _cells(self, program: str, entry: str, inputs: list[list[Any]]) -> list[Cell]:
         key = secrets.token_hex(8)
@@ -68,11 +68,11 @@ class CodeEnvironment(Environment):
         outcome = await self._sandbox.run(Program(code=code, limits=self._sandbox.limits))
         if outcome.status == "broken":
             raise ToolError(f"the sandbox does not work: {outcome.stderr}")
-        return outputs({"stdout": outcome.stdout}, len(inputs), key)
+        return read_outputs({"stdout": outcome.stdout}, len(inputs), key)
 
 
 def _case(case: dict[str, Any]) -> tuple[list[Any], Any]:
     """Return what is given and what is wanted."""
     if "stdout" in case:
-        return [str(case.get("stdin", ""))], said_by(str(case["stdout"]))
+        return [str(case.get("stdin", ""))], normalise_output(str(case["stdout"]))
     return list(case["args"]), case.get("want")
