@@ -23,6 +23,7 @@ import pytest
 from plait.core import interfaces, task
 from plait.core.values import Frozen
 from scripts.checkout import ROOTS, SIDE
+from tests.plugin_names import sharing
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = (*ROOTS, *SIDE)
@@ -245,7 +246,7 @@ EVENTS = frozenset(
 def test_a_past_participle_names_what_has_happened(path: str) -> None:
     """A class is a noun. Events and exceptions are what has happened; a plugin's class has the name that users type."""
     plugin = (Path(path).parent if path.endswith("__init__.py") else Path(path)).stem.replace("_", "")
-    shared = {home.partition(":")[2].lower() for home in sharing(path)}
+    shared = [name.lower() for name in sharing(module_name(path))]
     for node in ast.walk(tree(path)):
         if not isinstance(node, ast.ClassDef) or path in EVENTS or node.name.lower() in {plugin, *shared}:
             continue
@@ -519,15 +520,6 @@ def is_plugin(thing: object, kind: type, module: str) -> bool:
     return issubclass(thing, kind)
 
 
-def sharing(path: str) -> list[str]:
-    """Return `module:Class` of the plugins that share a file, as their family's `SHARED` lists them."""
-    if path not in plugin_files():
-        return []
-    family, _, file = module_name(path).rpartition(".")
-    homes: dict[str, str] = getattr(importlib.import_module(family), "SHARED", {})
-    return [home for home in homes.values() if home.partition(":")[0] == file]
-
-
 def test_every_kind_of_plugin_is_there() -> None:
     assert {kind_folder(path) for path in plugin_files()} == set(PLUGINS)
 
@@ -539,8 +531,8 @@ def test_a_plugin_file_exports_one_plugin(path: str) -> None:
     exported = [
         public for public in module.__all__ if is_plugin(getattr(module, public), PLUGINS[kind_folder(path)], name)
     ]
-    if shared := sharing(path):
-        assert sorted(exported) == sorted(home.partition(":")[2] for home in shared), f"{path}: not as in SHARED"
+    if shared := sharing(module_name(path)):
+        assert sorted(exported) == sorted(shared), f"{path}: not as in SHARED"
     else:
         assert len(exported) == 1, f"{path} exports {exported or 'no plugin'} in __all__, not one plugin"
     for plugin in (getattr(module, name) for name in exported):
