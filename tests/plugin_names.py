@@ -25,7 +25,7 @@ def module_names(folder: str) -> list[str]:
 
 
 def sharing(module: str) -> list[str]:
-    """Return the classes of the plugins that share a file of `plait.policies`, as their family's `SHARED` lists them."""
+    """Return the classes of the plugins that share a file of `plait.policies`, by its `SHARED`."""
     family, _, file = module.rpartition(".")
     homes: dict[str, str] = {}
     if family.startswith("plait.policies."):
