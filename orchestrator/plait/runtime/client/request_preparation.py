@@ -164,7 +164,7 @@ class Briefs:
             )
 
     def _completed(self, request: Request, live: Live) -> Request:
-        """Return a request with what it leaves out as the settings have it."""
+        """Return a request completed from the settings."""
         config, named = self._config, request.model_fields_set
         limits: dict[str, Any] = {}
         for budget in (config.budget, Budget(tokens=config.tokens, seconds=config.seconds), request.budget):

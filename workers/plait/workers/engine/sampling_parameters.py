@@ -1,6 +1,6 @@
-"""How a think step's settings become vLLM's, and what is said where a release of vLLM has no such setting.
+"""Translate a think step's settings to vLLM's, and report settings that a release of vLLM lacks.
 
-vLLM's classes are handed in.
+Callers pass vLLM's classes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class Abilities:
     """The settings that the vLLM at hand takes, found out from its signatures."""
 
     def __init__(self, version: str, sampling: Any, forms: Any, kinds: Any) -> None:
-        """Look at `SamplingParams`, `StructuredOutputsParams` (`None` where there is none) and
-        `RequestOutputKind`."""
+        """Inspect `SamplingParams`, `StructuredOutputsParams` (or `None`) and `RequestOutputKind`."""
         self.version = version
         self.arithmetic = False
         """Whether the engine has the logits processor of arithmetic sampling."""
@@ -143,7 +142,7 @@ def engine_arguments(wanted: Mapping[str, Any], known: Iterable[str], asked: Map
 
 
 def lora_rank(adapters: Mapping[str, str]) -> int | None:
-    """Return the rank to make room for, `None` without adapters. Raises `EngineError` for a folder that is none."""
+    """Return the adapter rank to allocate, `None` without adapters. Raises `EngineError` for another kind of folder."""
     ranks: list[int] = []
     for name, path in adapters.items():
         config = Path(path).expanduser() / "adapter_config.json"
