@@ -20,8 +20,8 @@ EngineOutputs = list[tuple[Stream, Progress | Result | Failure]]
 
 
 @dataclass(slots=True)
-class EngineRequest:
-    """A request to the engine, and its state while it runs."""
+class PreparedRequest:
+    """A request as the engine gets it."""
 
     key: str
     """Our name for the request; `inner` is the engine's."""
@@ -65,6 +65,12 @@ class EngineRequest:
     """Tokens that the model may think beyond the limit; 0 where it does not think."""
     opened: bool = False
     """Whether its template has opened the block of thoughts."""
+
+
+@dataclass(slots=True)
+class EngineRequest(PreparedRequest):
+    """A request to the engine, and its state while it runs."""
+
     inner: str = ""
     ids: list[int] = field(default_factory=list[int])
     """What this attempt has generated."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 
-from .local import UNPRIVILEGED_UID, SOURCE, Local, Warm
+from .local import SOURCE, UNPRIVILEGED_UID, Local, Warm
 from .program import SandboxLimits
 
 __all__ = ["Container"]
