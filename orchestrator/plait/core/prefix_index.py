@@ -80,7 +80,7 @@ class PrefixIndex:
     on its reports are used, and its size is not: an engine may share its cache with others.
 
     >>> index = PrefixIndex()
-    >>> index.sent("a", "model", b"header and question"), index.held("model", b"header and another")
+    >>> index.record_sent("a", "model", b"header and question"), index.held_bytes("model", b"header and another")
     (0, {'a': 11})
     """
 
