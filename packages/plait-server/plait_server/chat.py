@@ -13,7 +13,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step, sum_usage
-from .bodies import MESSAGES, TOOLS, ServedStrategy, StreamOptions, body_with
+from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, StreamOptions, body_with
 from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
 from .dialect import ApiDialect, Record
@@ -49,17 +49,17 @@ class ChatBody(
 ):
     """The body of `POST /v1/chat/completions`."""
 
-    endpoint = "chat"
-    sampling = {"reasoning_effort": "reasoning_effort"}
-    answer_format = ("response_format", "json_schema.schema_")
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
+    table = BodyTable(
+        "chat", {"reasoning_effort": "reasoning_effort"}, answer_format=("response_format", "json_schema.schema_")
+    )
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES)
     """Read by the core (`plait.core.chat`)."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=128)
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[ToolBody] | None, Field(max_length=TOOLS)] = None
+    tools: Annotated[list[ToolBody] | None, Field(max_length=MAX_TOOLS)] = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     reasoning_effort: str | None = None
@@ -77,7 +77,7 @@ class ChatBody(
             self.client_tools.check(self.tool_choice)
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether the answer is to be kept, to be read again."""
         return self.store is True
 

@@ -11,7 +11,7 @@ from plait.core.request import Request
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
-from .bodies import Body, ServedStrategy, StreamOptions
+from .bodies import Body, BodyTable, ServedStrategy, StreamOptions
 from .chat import ChunkDialect
 from .dialect import Record
 from .errors import invalid, unsupported
@@ -27,8 +27,7 @@ _TOKENS = 16
 class CompletionBody(Body):
     """The body."""
 
-    endpoint = "completions"
-    sampling = {"max_tokens": "token_limit", "top_logprobs": "logprobs"}
+    table = BodyTable("completions", {"max_tokens": "token_limit", "top_logprobs": "logprobs"})
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=_CHOICES)] | list[int] | list[list[int]]
     max_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=_CHOICES)

@@ -14,7 +14,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step
-from .bodies import MESSAGES, STOPS, TOOLS, ServedStrategy, body_with, read_path
+from .bodies import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, BodyTable, ServedStrategy, body_with, read_path
 from .client_tools import NAME, ClientTools, FunctionTool
 from .conversations import read_blocks
 from .dialect import ApiDialect, Record
@@ -75,15 +75,15 @@ class CountBody(
 ):
     """The body of `POST /v1/messages/count_tokens`, and the base of the body of `POST /v1/messages`."""
 
-    endpoint = "messages"
-    sampling = {"reasoning_effort": "output_config.effort"}
-    answer_format = ("output_config.format", "schema_")
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
+    table = BodyTable(
+        "messages", {"reasoning_effort": "output_config.effort"}, answer_format=("output_config.format", "schema_")
+    )
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES)
     """Read by `read_blocks`."""
     system: str | list[dict[str, Any]] | None = None
-    tools: Annotated[list[ClientTool] | None, Field(max_length=TOOLS)] = None
+    tools: Annotated[list[ClientTool] | None, Field(max_length=MAX_TOOLS)] = None
     max_tokens: int | None = Field(default=None, ge=1)
-    stop_sequences: Annotated[list[str] | None, Field(max_length=STOPS)] = None
+    stop_sequences: Annotated[list[str] | None, Field(max_length=MAX_STOPS)] = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
 
 from plait.core.request import Request
 
-from .bodies import MESSAGES, TOOLS, ServedStrategy, body_with
+from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, body_with
 from .client_tools import ResponseTool
 from .errors import ApiError, invalid
 
@@ -45,17 +45,15 @@ class ResponseBody(
 ):
     """The body of `POST /v1/responses`."""
 
-    endpoint = "responses"
-    sampling = {"max_tokens": "max_output_tokens"}
-    answer_format = ("text.format", "schema_")
-    input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
+    table = BodyTable("responses", {"max_tokens": "max_output_tokens"}, answer_format=("text.format", "schema_"))
+    input: str | Annotated[list[dict[str, Any]], Field(max_length=MAX_MESSAGES)] = ""
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     background: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     text: TextConfig | None = None
-    tools: Annotated[list[ResponseTool] | None, Field(max_length=TOOLS)] = None
+    tools: Annotated[list[ResponseTool] | None, Field(max_length=MAX_TOOLS)] = None
     include: list[str] | None = None
     stream_options: JsonValue = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)

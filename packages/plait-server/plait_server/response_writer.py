@@ -74,7 +74,8 @@ class ResponseWriter(StreamWriter):
         """Fill in the item of a part, and yield the events of its content."""
         part, at, item = ended.part, self._at(ended.part), self._item_of(ended.part)
         match part:
-            case ev.AnswerText(text=text):
+            case ev.AnswerText():
+                text = part.text
                 if not text:
                     yield self._event("output_text.delta", **at, delta="", logprobs=[])
                 content = _text(text, ended.tokens)
@@ -85,7 +86,8 @@ class ResponseWriter(StreamWriter):
                 item["input"] = text = read_input(call)
                 yield self._event("custom_tool_call_input.delta", **at, delta=text)
                 yield self._event("custom_tool_call_input.done", **at, input=text)
-            case ev.CallPart(text=text, call=call):
+            case ev.CallPart(call=call):
+                text = part.text
                 yield self._event("function_call_arguments.done", **at, name=call.function.name, arguments=text)
                 item.update(arguments=text, status="completed")
             case _:

@@ -40,9 +40,9 @@ from .errors import ApiError, invalid, unavailable
 from .fields import apply_rights
 from .health import ServerHealth
 from .http import HostGuard, apart
-from .kept import Responses
 from .listing import EndedRuns
 from .metrics import Metrics
+from .response_store import ResponseStore
 from .settings import Settings
 from .tenants import ServedRun, Tenants, User, used_by
 
@@ -95,13 +95,13 @@ class Service:
         self._counters = Counters(self.store) if self.store is not None else None
         self.pooled = self.store is not None and config.pool is not None
         """Whether other processes take over the runs of processes that died."""
-        kept = place(config) if config.journal != "off" else None
-        self.responses = Responses(settings, kept and Documents(kept, "response"))
-        self.completions = Responses(settings, kept and Documents(kept, "completion"), "chat completion")
+        location = place(config) if config.journal != "off" else None
+        self.responses = ResponseStore(settings, location and Documents(location, "response"))
+        self.completions = ResponseStore(settings, location and Documents(location, "completion"), "chat completion")
         self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers, lambda: not self.problems)
         requests = settings.requests_per_tenant or max(1, settings.connections // 2)
         self.admission = RequestAdmission(requests, settings.body_bytes_per_tenant)
-        self.health = ServerHealth(self.workers, self.tenants, kept, settings.upstream_wait)
+        self.health = ServerHealth(self.workers, self.tenants, location, settings.upstream_wait)
         orchestrator.watch(self.health)
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
@@ -131,8 +131,8 @@ class Service:
         await self.orchestrator.close()
         if self._work:
             await asyncio.wait(self._work, timeout=self.settings.drain_seconds)
-        for kept in (self.responses, self.completions):
-            await asyncio.to_thread(kept.close)
+        for responses in (self.responses, self.completions):
+            await asyncio.to_thread(responses.close)
         self.audit.close()
 
     def answered(self, endpoint: str, request: HttpRequest, user: User | None, status: int, seconds: float) -> None:
@@ -245,8 +245,8 @@ class Service:
         self.check_places(user)  # others may have taken them meanwhile
         self.health.check_salt(user.salt)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
-        request, unheard = apply_rights(request, body.passed, user.rights(request.model), takes)
-        request = await apart(body.long, self.allowed, request, body.plait.plan, user)
+        request, unused = apply_rights(request, body.upstream_fields, user.rights(request.model), takes)
+        request = await apart(body.is_long, self.allowed, request, body.plait.plan, user)
         if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside
             request = request.model_copy(update={"fairness_group": fairness_group})
         with user.admitted():
@@ -257,7 +257,7 @@ class Service:
                 handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)
                 reserved.handle = handle
         run = ServedRun(handle, user, body.model, body.plait.steps)
-        run.unread, run.thoughts = (*body.unread, *unheard), body.include_reasoning
+        run.unread, run.thoughts = (*body.unused_fields, *unused), body.include_reasoning
         if body.bytes_held is not None:
             body.bytes_held.hold()
             run.body = body.bytes_held

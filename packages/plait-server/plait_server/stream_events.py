@@ -39,8 +39,12 @@ class AnswerPart:
     index: int
     """Its position among the parts of the choice, in the order in which they begin."""
     id: str = ""
-    text: str = ""
-    """The text so far."""
+    pieces: list[str] = field(default_factory=list[str])
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.pieces)
 
 
 class AnswerText(AnswerPart):
@@ -148,14 +152,14 @@ class ChoiceBuilder:
         self._parts = 0
         self._open: AnswerText | ReasoningPart | None = None
         self._has_text = False
-        self._received = ""
+        self._received: list[str] = []
         """The text of the answer's model call so far."""
         self._splitter = TextSplitter()
         self._steps: dict[str, StepPart] = {}
 
     def add_text(self, text: str) -> Iterator[ChoiceEvent]:
         """Add text that the answer's model call generated."""
-        self._received += text
+        self._received.append(text)
         yield from self._grow([("text", text)] if self._raw else self._splitter.feed(text))
 
     def add_step(self, step: StepRecord) -> Iterator[ChoiceEvent]:
@@ -166,7 +170,7 @@ class ChoiceBuilder:
             yield PartBegan(part)
         if part is not None and step.ended:
             del self._steps[step.step]
-            part.step, part.text = step, text_of_step(step)
+            part.step, part.pieces = step, [text_of_step(step)]
             yield PartEnded(part)
 
     def add_step_text(self, step: str, text: str) -> Iterator[ChoiceEvent]:
@@ -176,10 +180,10 @@ class ChoiceBuilder:
 
     def end(self, answer: Answer) -> Iterator[ChoiceEvent]:
         """Yield the events that are still missing, with the end of the choice."""
-        written, turn = answer.written, answer.message
-        restarted = not written.startswith(self._received) and bool(written or not answer.at_length)
+        written, turn, received = answer.written, answer.message, "".join(self._received)
+        restarted = not written.startswith(received) and bool(written or not answer.at_length)
         if not restarted:
-            rest = written[len(self._received) :]
+            rest = written[len(received) :]
             yield from self._grow([("text", rest)] if self._raw else self._rest(rest, turn.text, turn.reasoning))
         try:
             check_answer(answer, self._must_call)
@@ -195,7 +199,7 @@ class ChoiceBuilder:
             yield from self._open_part(AnswerText)
         yield from self._close_part(tokens or (), answer.cut)
         for number, call in enumerate(calls):
-            part = CallPart(self._next(), call.id, call.function.arguments, call=call, number=number)
+            part = CallPart(self._next(), call.id, [call.function.arguments], call=call, number=number)
             yield from (PartBegan(part), PartDelta(part, part.text), PartEnded(part))
         yield ChoiceEnded(answer, tokens)
 
@@ -203,7 +207,7 @@ class ChoiceBuilder:
         """Yield the events of a run that has ended."""
         for step in answer.trace if steps else ():
             if step.kind != "join":
-                part = StepPart(self._next(), step.step, text_of_step(step), step=step)
+                part = StepPart(self._next(), step.step, [text_of_step(step)], step=step)
                 yield from (PartBegan(part), PartEnded(part))
         yield from self.end(answer)
 
@@ -220,7 +224,7 @@ class ChoiceBuilder:
                 continue
             yield from self._open_part(cls)
             assert self._open is not None
-            self._open.text += text
+            self._open.pieces.append(text)
             yield PartDelta(self._open, text)
 
     def _open_part(self, cls: type[AnswerText | ReasoningPart]) -> Iterator[ChoiceEvent]:
@@ -343,7 +347,7 @@ class TextSplitter:
     The streamed text is thus the message's text, however the pieces were cut."""
 
     def __init__(self) -> None:
-        self._sent = ""
+        self._sent: list[str] = []
         self._kind = ""
         self._rest = ""
         self._held = False
@@ -376,13 +380,14 @@ class TextSplitter:
         keep = 0 if call else _overlap(plain, OPEN)
         sent = plain[: len(plain) - keep].rstrip()  # spaces before a call, or at the end, are perhaps no content
         self._rest = self._rest[len(sent) :]
-        self._sent += sent
+        self._sent.append(sent)
         return pieces + ([("text", sent)] if sent else [])
 
     def close(self, rest: str, content: str) -> list[tuple[str, str]]:
         """Take the last of the text and the message's content; return the pieces that have not been returned yet."""
         pieces = self.feed(rest, last=True)
-        more = content[len(self._sent) :] if content.startswith(self._sent) else ""
+        sent = "".join(self._sent)
+        more = content[len(sent) :] if content.startswith(sent) else ""
         return pieces + ([("text", more)] if more else [])
 
 

@@ -75,7 +75,7 @@ def test_each_field_of_what_is_not_installed_has_a_row() -> None:
 @pytest.mark.parametrize("body", [Body, *BODIES])
 def test_what_is_honoured_is_read_and_what_is_passed_on_is_not(body: type[Body]) -> None:
     for name in body.model_fields:
-        row = find_row(name, body.endpoint)
+        row = find_row(name, body.table.endpoint)
         assert row is not None and row.support != "passed on", f"{name} is a field of {body.__name__}"
     read = {name for kind in (Body, *BODIES) for name in kind.model_fields}
     honoured = {name.rpartition(".")[2] for name, row in LEDGER.items() if row.support == "honoured"}
@@ -163,7 +163,7 @@ async def test_what_is_refused_says_why_at_every_endpoint(serve: Any) -> None:
         ):
             for name, row in LEDGER.items():
                 bare = name.rpartition(".")[2]
-                if row.support == "refused" and find_row(bare, body.endpoint) is row:
+                if row.support == "refused" and find_row(bare, body.table.endpoint) is row:
                     answer = await post(served, {**base, bare: 2}, path)
                     assert answer.status_code == 400 and answer.json()["error"]["param"] == bare, (path, name)
 

@@ -70,7 +70,7 @@ class AboutApi:
         service = self._service
         body = await read(request, CountBody, service.settings)
         body.check()
-        asked = await apart(body.long, body.request, service.strategy(body.model, user))
+        asked = await apart(body.is_long, body.request, service.strategy(body.model, user))
         return JSONResponse(await input_tokens(service, asked, user))
 
 
