@@ -1,5 +1,5 @@
-"""A planner written as a coroutine: beam search. Every beam is extended in several ways, a tool scores them, and the best
-are kept; finished beams vote."""
+"""A planner written as a coroutine: beam search. Every beam is extended in several ways, a tool scores them, and the
+best are kept; finished beams vote."""
 
 from __future__ import annotations
 

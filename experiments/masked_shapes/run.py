@@ -100,7 +100,7 @@ def page_of(rows: Sequence[dict[str, Any]], made_by: str) -> str:
         *(f"| {row['calls']} | {row['asked']} | {_share([row])} |" for row in shares),
         f"| all | {sum(row['asked'] for row in shares)} | {_share(shares)} |", "",
         "As many questions of each number of calls with a known shape and a new one; numbers of calls without a new "
-        "shape is found are left out.", "",
+        "shape are left out.", "",
         "| mode | calls | questions of each | shape known | shape new | new − known |", "|---" * 6 + "|",
     ]  # fmt: skip
     by: dict[tuple[str, bool], dict[int, dict[str, Any]]] = defaultdict(dict)
