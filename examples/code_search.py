@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from plait import Orchestrator
-from plait.planners.search.code_search import CodeSearch
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Sandbox
+from plait_research.planners.code_search import CodeSearch
 
 PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
 TESTS = '{"args": [5, 3], "want": 5}\n{"args": [0, 9], "want": 9}\n'

@@ -23,9 +23,9 @@ from plait.core.flow import Answerable, Context
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.planners._shared.functions import read_problem
-from plait.planners.search.code_search import CodeSearch, Searching
-from plait.planners.search.code_search.selection import Evidence, Rule, choose
+from plait_research.planners._functions import read_problem
+from plait_research.planners.code_search import CodeSearch, Searching
+from plait_research.planners.code_search.selection import Evidence, Rule, choose
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

@@ -16,13 +16,13 @@ from typing import Any, cast
 from zlib import crc32
 
 from plait.core.flow import Answerable, Context
-from plait.planners.search.code_search import CodeSearch, Searching
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 from plait.runtime.client.models import folder_of
 from plait.workers.tools.sandbox import Sandbox
 from plait_bench.environments.humaneval import HumanEvalEnvironment
 from plait_bench.tasks.humaneval import HumanEval
+from plait_research.planners.code_search import CodeSearch, Searching
 
 from .._tools.statistics import difference, mean, smallest_difference
 

@@ -22,8 +22,8 @@ from plait.core.interfaces import Progress
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import tool
-from plait.planners.search.evolve import Evolve
 from plait.runtime.client.client import AsyncOrchestrator
+from plait_research.planners.evolve import Evolve
 
 from .._tools.statistics import mean
 from .._tools.worker import InProcess, text_of

@@ -24,8 +24,7 @@ from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.planners.search.tree import Tree
 from plait.policies.schedule.affinity import Affinity
-from plait.policies.schedule.least_loaded import LeastLoaded
-from plait.policies.schedule.random import Random as Anywhere
+from plait.policies.schedule.simple import LeastLoaded, Random as Anywhere
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

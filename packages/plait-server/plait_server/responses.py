@@ -170,19 +170,17 @@ class ResponsesApi:
 
     async def _conversation(self, body: ResponseBody, user: User) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return all messages, and the items that are new."""
-        given = body.input if isinstance(body.input, list) else read_items(body.input)
         new = read_items(body.input)
+        given = body.input if isinstance(body.input, list) else new
+        items = [item if "type" in item else {"type": "message", **item} for item in given]
         if body.previous_response_id is None:
-            return new, [{"type": "message", **item} if "type" not in item else item for item in given]
+            return new, items
         before = await self._store.find(body.previous_response_id, user, "previous_response_id")
         before = before if before.over else await self._current(before.id, user)
         if not before.over or before.response["status"] not in ("completed", "incomplete"):
             raise invalid(f"response {before.id} is {before.response['status']}: it cannot be continued",
                           "previous_response_id")  # fmt: skip
-        answered = read_items(before.response["output"])
-        return [*before.conversation, *answered, *new], [
-            {"type": "message", **item} if "type" not in item else item for item in given
-        ]
+        return [*before.conversation, *read_items(before.response["output"]), *new], items
 
     async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun) -> Response:
         handle = live.handle

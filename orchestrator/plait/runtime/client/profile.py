@@ -22,7 +22,7 @@ __all__ = ["Profile", "load", "machine", "profile_file"]
 
 
 class Profile(Frozen):
-    """What was fitted. Seconds, and tokens."""
+    """Fitted parameters, in seconds and tokens."""
 
     model: str
     machine: str

@@ -141,8 +141,7 @@ class ConfidenceTrace:
 
 
 def add_position(trace: ConfidenceTrace, logprobs: Sequence[float]) -> None:
-    """Take the next token's log-probabilities, of which there may be more than `trace.k` (the sampled token's beside
-    the likeliest ones) or fewer."""
+    """Add the next token's log-probabilities: more than `trace.k` (with the sampled token's) or fewer are allowed."""
     likeliest = sorted(logprobs, reverse=True)
     if trace.k != -1:
         likeliest = likeliest[: trace.k]
