@@ -107,7 +107,7 @@ LARGER: dict[str, int] = {
     "plait.machine.plans.insert": 19,
     "plait.machine.steps.Steps._notify": 21,
     "plait.planners.effort.route.rules.ways": 22,
-    "plait.planners.search.code_search.Searching.answer": 21,
+    "plait_research.planners.code_search.Searching.answer": 21,
     "plait.planners.split.skeleton.text.read_points": 17,
     "plait.planners.threads.threads.Threads.patch": 16,
     "plait.planners.tools.llmcompiler.binding.bind": 21,
