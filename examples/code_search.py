@@ -14,7 +14,7 @@ TESTS = '{"args": [5, 3], "want": 5}\n{"args": [0, 9], "want": 9}\n'
 
 
 def program(body: str) -> str:
-    """Return what a model writes."""
+    """Return a model's text."""
     return f"```python\ndef larger(a, b):\n    return {body}\n```"
 
 

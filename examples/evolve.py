@@ -14,7 +14,7 @@ PROBLEM = {"prompt": "Return the sum of the numbers from 1 to n.", "entry": "tot
 
 
 def program(body: str) -> str:
-    """Return what a model writes."""
+    """Return a model's text."""
     return f"```python\ndef total(n):\n    return {body}\n```"
 
 

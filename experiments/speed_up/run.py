@@ -155,7 +155,7 @@ became of it, it mends one place with the probability of the first column. {brea
 `evolve` (4 islands) and fresh samples write {programs} programs each; the best right one counts. What is counted are
 comparisons and hashes of the list's numbers, so no clock decides.
 
-| a place is mended | operations: `evolve` | fresh | fresh ÷ evolve (mean and 95 %) | evolve better | equal |
+| a place is repaired | operations: `evolve` | fresh | fresh ÷ evolve (mean and 95 %) | evolve better | equal |
 |---|---|---|---|---|---|
 """
 _FOOT = """

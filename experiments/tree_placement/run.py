@@ -41,7 +41,7 @@ PLACES: dict[str, tuple[int, Policy]] = {
     "least-loaded": (2, LeastLoaded()),
     "random": (2, Anywhere()),
 }
-"""Engines and policy. With a gap a child goes to its parent's engine unless that runs so many more than the other."""
+"""Engines and policy. With a gap a child goes to its parent's engine unless that runs over `gap` attempts more."""
 
 
 class Even(Scorer):
