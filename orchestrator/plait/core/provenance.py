@@ -92,14 +92,14 @@ def _short(value: JsonValue) -> str:
 
 
 def models_of(workers: Sequence[Worker]) -> tuple[str, ...]:
-    """Return what tells the models of started workers from others. A worker that cannot say is known by its kind and
+    """Return identities of the models of started workers. A worker without one is known by its kind and
     the model that it was given."""
     thinking = [worker for worker in workers if "think" in worker.serves]
     return tuple(sorted({getattr(worker, "identity", "") or " ".join(called(worker)).strip() for worker in thinking}))
 
 
 def called(worker: Worker) -> tuple[str, str]:
-    """Return what a worker's kind is called, and its model; no model where a server has one of its own."""
+    """Return the name of a worker's kind, and its model; no model where a server has one of its own."""
     inner: object = worker
     while (within := getattr(inner, "inner", None)) is not None:
         inner = within
@@ -108,7 +108,7 @@ def called(worker: Worker) -> tuple[str, str]:
 
 
 def facts(workers: Sequence[Worker], tools: Sequence[ToolSpec], given: bool) -> dict[str, JsonValue]:
-    """Return what a journal remembers of the models and tools of a session. `given`: the workers were handed over, and
+    """Return the journal's record of the models and tools of a session. `given`: the workers were handed over, and
     the settings say nothing of them."""
     out: dict[str, JsonValue] = {"models": list(models_of(workers)), "tool_digests": {**tool_digests(tools)}}
     if given and (thinking := [worker for worker in workers if "think" in worker.serves]):
@@ -118,7 +118,7 @@ def facts(workers: Sequence[Worker], tools: Sequence[ToolSpec], given: bool) -> 
 
 def check(run: str, meta: Mapping[str, JsonValue], workers: Sequence[Worker], tools: Sequence[ToolSpec]) -> None:
     """Raise `ConfigError` for a run that began with other models or tools than there are here, by the first field that
-    differs. A tool that is not here at all is no difference: a step that calls it says so. No more is a model, where
+    differs. A tool that is not here at all is no difference: a step that calls it fails. No more is a model, where
     nothing here generates: what is left may be calls of tools."""
     models, digests = meta.get("models"), meta.get("tool_digests")
     here = Provenance(models=models_of(workers), tools=tool_digests(tools))
