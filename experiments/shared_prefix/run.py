@@ -107,19 +107,19 @@ def index() -> list[Row]:
     held = blocks = 0
     while blocks < 1_000_000:
         content = heads[held % len(heads)] + rng.randbytes(100 * size)
-        blocks += (len(content) - found.sent(f"worker-{held % 8}", "model", content)) // size
+        blocks += (len(content) - found.record_sent(f"worker-{held % 8}", "model", content)) // size
         held += 1
     memory = tracemalloc.get_traced_memory()[0] / 2**20
     tracemalloc.stop()
     times: list[float] = []
     for content in asked:
         began = time.perf_counter()
-        found.held("model", content)
+        found.held_bytes("model", content)
         times.append((time.perf_counter() - began) * 1e6)
     times.sort()
     begun = time.process_time()
     for i, content in enumerate(asked):
-        found.sent(f"worker-{i % 8}", "model", content)
+        found.record_sent(f"worker-{i % 8}", "model", content)
     entered = (time.process_time() - begun) / len(asked) * 1e6
     says = f"median {times[len(times) // 2]:.1f} µs, p99 {times[int(0.99 * len(times))]:.1f} µs; {memory:.0f} MiB"
     return [

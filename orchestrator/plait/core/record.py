@@ -14,8 +14,6 @@ from .ops import Kind
 from .plan import Step
 from .result import NO_USAGE, Failure, Signals, Usage
 
-__all__ = ["steps_table"]
-
 _FINAL = ("done", "failed", "cancelled")
 
 

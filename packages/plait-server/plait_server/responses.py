@@ -39,7 +39,7 @@ class ResponsesApi:
         self._service = service
         self._store = service.responses
         self._work: set[asyncio.Task[None]] = set()
-        service.on_taken = self.continue_run
+        service.on_run_taken_over = self.continue_run
 
     async def create(self, request: Request, user: User) -> Response | EventStream:
         """Answer `POST /v1/responses`."""
@@ -47,7 +47,7 @@ class ResponsesApi:
         body.check()
         conversation, given = await self._conversation(body, user)
         service = self._service
-        await service.counted(user)
+        await service.count_request(user)
         if len(conversation) > MAX_MESSAGES:
             raise invalid(f"the conversation has come to {len(conversation)} messages, and {MAX_MESSAGES} are the most")
         prepared = await apart(body.is_long, body.request_after, conversation, service.strategy(body.model, user))
@@ -114,7 +114,7 @@ class ResponsesApi:
             stored.live.handle.cancel("cancelled by the client")
             await asyncio.wait([stored.work])
         elif not stored.over:
-            await self._service.order(stored.run, "cancel", value="cancelled by the client")
+            await self._service.send_order(stored.run, "cancel", value="cancelled by the client")
             stored = await self._store.wait_until_over(stored, CANCEL_TIMEOUT_S)
         return JSONResponse(stored.response)
 
@@ -123,7 +123,7 @@ class ResponsesApi:
         stored = await self._store.find(name, user)
         if stored.over or stored.live is not None or stored.work is not None:
             return stored
-        status = await self._service.status(stored.run)
+        status = await self._service.read_status(stored.run)
         if status in ("running", None):
             return stored
         if status == "interrupted":

@@ -18,8 +18,6 @@ from ...core.values import Frozen
 from ..plugins.loader import Plugins
 from .config import Config
 
-__all__ = ["Profile", "load", "machine", "profile_file"]
-
 
 class Profile(Frozen):
     """Fitted parameters, in seconds and tokens."""

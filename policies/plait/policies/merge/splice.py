@@ -142,7 +142,7 @@ class Splice(Merge):
         return Verdict(value=value, why=why, winner=winner)
 
     def _explain(self, branches: Sequence[Branch], entries: int, hits: Sequence[str], wrong: int) -> str:
-        """Return a sentence with the number of threads that reached the goal, and the ends of the others."""
+        """Return the number of threads that reached the goal, and the outcome of the others."""
         done = sum(branch.done for branch in branches)
         why = f"{len(hits)} of {entries} threads reached the goal"
         why += f" ({', '.join(hits)})" if hits else ""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # most jobs ask for no confidence, and numpy takes long to lo
     Floats: TypeAlias = NDArray[np.float64]
 from plait.core.result import TokenDraws
 
-__all__ = ["token_draws"]
-
 NEWS_PER_WINDOW = 8
 """How often in a window's length a job that does not stream tells of its group."""
 
