@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
-from plait.policies.search.beams import Beam, Dvts
+from plait.policies.search.beams import Beam
 from plait.policies.search.dfs import Dfs
+from plait_research.policies.search.dvts import Dvts
 from plait_research.policies.search.ets import Ets
 from plait_research.policies.search.particle import Particle, draw_probabilities
 from plait_research.policies.search.rebase import share_children
