@@ -296,7 +296,7 @@ class Allocator(Merge):
     branches of it. Pure, like any merge."""
 
     max_branches: Count = Field(
-        default=32, ge=1, le=MOST_STEPS, description="Most branches in all, the probes included."
+        default=32, ge=1, le=MOST_STEPS, description="Maximum number of branches in all, the probes included."
     )
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
@@ -352,7 +352,7 @@ class Progress:
     tokens: int = 0
     logprob: float | None = None
     ids: tuple[int, ...] = ()
-    """The token ids, from a worker that can go on from ids."""
+    """The token ids, from a worker that can continue from ids."""
     group: float | None = None
     """Mean confidence (nats) of the last full window, if `Sampling.window` asks for it."""
     lowest: float | None = None
