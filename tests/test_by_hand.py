@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments._tools import by_hand
-from plait.apps.common.problems import CountdownProblem
+from plait_bench.countdown import CountdownProblem
 
 PUZZLE = CountdownProblem((3, 5, 7, 11), 26)
 RIGHT = "<hit> 11+7=18 ; 18+5=23 ; 23+3=26 <end>"

@@ -38,7 +38,7 @@ LIMITS = {
     "docs": 10,
     "orchestrator/plait/core": 42,
     "orchestrator/plait/machine": 0,
-    "orchestrator/plait/runtime": 349,
+    "orchestrator/plait/runtime": 5,
     "orchestrator/plait/apps": 4,
     "orchestrator/plait/tasks": 1,
     "packages/plait-bench": 46,

@@ -14,7 +14,7 @@ import pytest
 from experiments._tools import by_hand, contenders, scripted_server, watch
 from experiments._tools.server import scripted
 from experiments.peers import compared, page as peers_page, run as peers, samplers, samplers_child
-from plait.apps.common.problems import CountdownProblem, draw, is_right
+from plait_bench.countdown import CountdownProblem, draw, is_right
 from training.check import check
 
 HEAD = "<serial> 8 T26 11 7 5 3 <go>"

@@ -154,7 +154,7 @@ def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
             assert info.annotation is CallConfig
 
 
-COMMAND_LINE = {"commands": 44, "flags": 109, "slots": 540}
+COMMAND_LINE = {"commands": 41, "flags": 103, "slots": 510}
 """Commands of all distributions, names of their flags, and flags of all commands together. They only fall."""
 OPTION_NAMES = 273
 """Names of options of all plugins. It only falls."""
@@ -179,7 +179,8 @@ def test_the_command_line_grows_by_no_word() -> None:
     commands = command_flags()
     flags = [flag for each in commands.values() for flag in each]
     counts = {"commands": len(commands), "flags": len(set(flags)), "slots": len(flags)}
-    assert counts == COMMAND_LINE, "write a fallen number down; for a new one join two others"
+    grown = {what: number for what, number in counts.items() if number > COMMAND_LINE[what]}
+    assert not grown, f"more than {COMMAND_LINE}: join two others, or write `--set` for what is a setting"
 
 
 def test_plugins_get_no_new_name_for_an_option() -> None:
@@ -187,7 +188,7 @@ def test_plugins_get_no_new_name_for_an_option() -> None:
     names |= {option for name in Plugins().names("environment") for option in environment_fields(name)}
     for name in Plugins().names("worker"):
         names |= set(inspect.signature(Plugins().class_of("worker", name)).parameters)
-    assert len(names) == OPTION_NAMES, "write a fallen number down; for a new name take one that exists"
+    assert len(names) <= OPTION_NAMES, "take a name that exists"
 
 
 def environment_fields(name: str) -> dict[str, Any]:

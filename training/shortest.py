@@ -149,9 +149,9 @@ def kept_runs(path: Path) -> Runs:
 async def evaluate(folders: Sequence[Path], count: int, path: Path, seconds: float) -> Runs:
     """Run `count` held-out problems with each model in each way, piece by piece; what is in the file already is not run
     again. Stops at a piece's end once `seconds` have passed."""
-    from plait.apps.common.problems import CountdownProblem
     from plait.runtime.client.client import AsyncOrchestrator
     from plait.workers.engine import Engine
+    from plait_bench.countdown import CountdownProblem
 
     found, began = kept_runs(path), time.monotonic()
     puzzles = [CountdownProblem(*each) for each in held_out(count, HELD_OUT_SEED)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from plait.apps.common.problems import CountdownProblem, is_right
+from plait_bench.countdown import CountdownProblem, is_right
 
 if TYPE_CHECKING:
     from plait.core.record import StepRecord

@@ -14,8 +14,8 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
-from plait.apps.common.problems import CountdownProblem, is_right
 from plait.planners._shared.steps import derive
+from plait_bench.countdown import CountdownProblem, is_right
 
 N, WIDTH, MODEL = 8, 8, "countdown"
 

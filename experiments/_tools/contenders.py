@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import CountdownProblem, is_right
+from plait_bench.countdown import CountdownProblem, is_right
 
 from .measure import Spread, spread
 from .server import Server

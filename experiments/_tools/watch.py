@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from plait.apps.common.problems import CountdownProblem, is_right
+from plait_bench.countdown import CountdownProblem, is_right
 from training.vocab import decode
 
 from .by_hand import steps_of

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import draw
 from plait.core.events import Cancel, Job
 from plait.core.interfaces import Worker
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.engine import Engine
 from plait.workers.ray import CHECKPOINT, RayWorker
+from plait_bench.countdown import draw
 
 from .._tools.measure import Row, spread
 

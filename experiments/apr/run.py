@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from plait.apps.common.problems import CountdownProblem
+from plait_bench.countdown import CountdownProblem
 
 from .._tools.base import Condition, Findings, Record, Records, Table, circumstances, majority_right
 from .._tools.command import command

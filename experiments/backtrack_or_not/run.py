@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plait.apps.common.problems import CountdownProblem
 from plait.runtime.client.config import BUNDLED_MODEL
+from plait_bench.countdown import CountdownProblem
 
 from .._tools.base import Condition, Findings, Record, Records, Table
 from .._tools.command import command

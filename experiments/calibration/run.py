@@ -39,7 +39,6 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import draw
 from plait.core import ModelCall, Plan, Plugin, Request, Text
 from plait.core.call_config import CallConfig
 from plait.core.interfaces import Planner, PlanningContext
@@ -49,6 +48,7 @@ from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
+from plait_bench.countdown import draw
 from plait_research.calibrate import compared
 from plait_research.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
 

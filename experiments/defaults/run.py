@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import draw
+from plait_bench.countdown import draw
 
 from .._tools.contenders import OURS, SEED, Told, column, each, measured, ours
 from .._tools.measure import Row, interleave

@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from plait.apps.common.problems import CountdownProblem
 from plait.core.ops import Plugin
+from plait_bench.countdown import CountdownProblem
 from plait_research.route.fit import RouteRow
 
 from .._tools.base import Condition, Findings, Records, Table, circumstances

@@ -31,11 +31,11 @@ from timeit import timeit
 from typing import Any
 
 from plait import AsyncOrchestrator, Config, ModelCall, Plan, Sampling, Step
-from plait.apps.common.problems import draw
 from plait.core import Plugin
 from plait.runtime.plugins.loader import Plugins
 from plait.workers._shared.cached_blocks import CachedBlocks, read
 from plait.workers.engine import Engine
+from plait_bench.countdown import draw
 
 from .._tools.measure import interleave, spread
 from .._tools.prompts import words

@@ -25,10 +25,10 @@ from typing import Any
 
 from plait import AsyncOrchestrator
 from plait.apps.common.interrupt import descendants
-from plait.apps.common.problems import draw
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.engine import Engine
 from plait.workers.ray import CHECKPOINT, RayWorker, pool
+from plait_bench.countdown import draw
 
 from .._tools.measure import Row, spread
 

@@ -23,10 +23,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plait import Answer, AsyncOrchestrator, ModelCall, Sampling
-from plait.apps.common.problems import draw
 from plait.core.events import Job
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.ray import RayWorker, pool
+from plait_bench.countdown import draw
 
 from .._tools.measure import Row, spread
 

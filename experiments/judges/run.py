@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import draw
 from plait.core.ops import Plugin
 from plait.core.task import Task
 from plait.runtime.plugins.loader import Plugins
+from plait_bench.countdown import draw
 
 from .._tools.measure import Row
 

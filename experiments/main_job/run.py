@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from plait import Answer, AsyncOrchestrator
 from plait.apps.common.intervals import wilson
-from plait.apps.common.problems import CountdownProblem, draw, is_right
+from plait_bench.countdown import CountdownProblem, draw, is_right
 
 from .._tools.measure import Row
 

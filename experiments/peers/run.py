@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import CountdownProblem, draw, is_right
+from plait_bench.countdown import CountdownProblem, draw, is_right
 
 from .._tools import by_hand
 from .._tools.contenders import (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plait.apps.common.problems import CountdownProblem
+from plait_bench.countdown import CountdownProblem
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "plait" / "peers"
 INSTALLING, SOLVING = 600, 300

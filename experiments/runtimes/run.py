@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import CountdownProblem, draw
 from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin
 from plait.core.runtime_distribution import Branches, Prediction, Problems, Step
@@ -42,6 +41,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.client.profile import Profile
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
+from plait_bench.countdown import CountdownProblem, draw
 from plait_research.simulation.calibrate import RecordedAttempt, fit, recorded
 
 from .._tools.command import given_of, page_options

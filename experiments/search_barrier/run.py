@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from plait import AsyncOrchestrator
-from plait.apps.common.problems import CountdownProblem, draw
 from plait.core.flow import Answerable, Context
 from plait.core.ops import Plugin
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.growth import Growth
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.engine import Engine
+from plait_bench.countdown import CountdownProblem, draw
 from plait_bench.tasks.countdown import Countdown
 
 from .._tools.measure import Contender, interleave

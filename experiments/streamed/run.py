@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import CountdownProblem, draw
+from plait_bench.countdown import CountdownProblem, draw
 
 from .._tools import by_hand
 from .._tools.measure import Row, interleave

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Budget, Join, ModelCall, Plan, Plugin, Sampling, Step
-from plait.apps.common.problems import draw
 from plait.core import Text, Worker
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.engine.engine_loader import prepare
 from plait.workers.engine.options import EngineOptions
+from plait_bench.countdown import draw
 
 from .._tools.measure import Row, interleave
 from .._tools.rows import show

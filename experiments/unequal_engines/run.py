@@ -27,7 +27,6 @@ from pathlib import Path
 from statistics import median
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import draw
 from plait.core.budget import Budget
 from plait.core.lengths import quantile
 from plait.core.messages import pluralise
@@ -35,6 +34,7 @@ from plait.core.ops import Plugin
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers._shared.resources import usable_cores
 from plait.workers.ray import pool
+from plait_bench.countdown import draw
 
 from .._tools.command import given_of, page_options
 from .._tools.kept import add_row

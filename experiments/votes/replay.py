@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.apps.common.problems import CountdownProblem, is_right
+from plait_bench.countdown import CountdownProblem, is_right
 
 from .._tools.base import Record
 from .._tools.samples import place_of

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.apps.common.problems import CountdownProblem
+from plait_bench.countdown import CountdownProblem
 
 from .._tools.base import Condition, Findings, Record, Records, Table
 from .._tools.command import command

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plait.apps.common.problems import CountdownProblem
+from plait_bench.countdown import CountdownProblem
 
 from .._tools.base import Condition, Findings, Records, Table, circumstances
 from .._tools.command import command

@@ -22,9 +22,8 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "policy": ("deepconf", "deepconf-consensus"),
         "merge": ("alike", "distinct", "shortest-majority"),
         "command": (
-            "learn diff", "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts",
-            "learn route", "learn show", "learn strategies", "learn takeover", "learn undo", "runs export",
-            "simulate", "simulate calibrate", "simulate tune",
+            "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts", "learn route",
+            "learn strategies", "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
         ),
     },
     "plait-server": {

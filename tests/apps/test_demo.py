@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from plait.apps.common.problems import draw
 from plait.apps.common.tree import StepTree
 from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepEvent, TextDelta
+from plait_bench.countdown import draw
 
 ROUND = "<parent> <spawn> {step} = {c} | {x} {y} <wait>"
 
@@ -110,7 +110,7 @@ def test_why_a_step_was_given_up_is_shown():
 @pytest.fixture
 def solver(script):
     """A script that solves the demonstration's first puzzle in all three ways, and no other."""
-    from plait.apps.common.problems import CountdownProblem
+    from plait_bench.countdown import CountdownProblem
 
     def solution(problem: CountdownProblem) -> str:
         return _search(problem.numbers, problem.target)

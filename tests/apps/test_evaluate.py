@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
+from plait.apps.common.dataset import read_questions
 from plait.apps.common.intervals import paired, wilson
-from plait.apps.common.problems import CountdownProblem, draw, is_held_out, is_right, is_solvable, read_puzzles
 from plait.core.errors import ConfigError
+from plait.core.ops import Plugin
+from plait_bench.countdown import CountdownProblem, draw, is_held_out, is_right, is_solvable
+from plait_bench.tasks.countdown import Countdown
 
 LINES = ['{"numbers": [3, 5, 7, 11], "target": 26}', '{"numbers": [1, 2, 3, 4], "target": 24}', ""]
 
@@ -38,7 +41,7 @@ def test_counts_and_answers(plait, problems, solver, tmp_path):
     assert said["solved_percent"] == pytest.approx(33.33)
     assert said["status"] == "done"
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [record["target"] for record in records] == [26, 24, 25]
+    assert [record["text"][-2:] for record in records] == ["26", "24", "25"]
     assert [record["solved"] for record in records] == [True, False, False]
     assert [record["answer"] is None for record in records] == [False, False, True]
     assert records[0]["answer"] == ["11+7=18", "18+5=23", "23+3=26"]
@@ -126,13 +129,15 @@ def test_solvable_is_exact():
     ],
 )
 def test_the_check_is_exact(answer, right):
-    assert is_right(CountdownProblem((3, 5, 7, 11), 26), answer) is right
+    problem = CountdownProblem((3, 5, 7, 11), 26)
+    assert is_right(problem, answer) is right
+    assert Countdown(text=problem.text).verify(answer) is right
 
 
 def test_an_empty_file_has_no_problems(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(ConfigError, match="no problems"):
-        read_puzzles(tmp_path / "empty.jsonl")
+        read_questions(tmp_path / "empty.jsonl", Plugin(name="countdown"))
 
 
 def test_wilson_interval():

@@ -42,6 +42,11 @@ LINES = {
     "runs prune abcd child-1 --reason slow": "runs cancel abcd child-1 --reason slow",
     "runs limit abcd tokens 500 --json": "runs set tokens 500 abcd --json",
     "runs view j.sqlite --run abcd": "runs view abcd --from j.sqlite",
+    "learn takeover plain --out o.json": "learn effort --planner takeover plain --out o.json",
+    "learn diff d.json 0 1": "learn versions d.json 0 1",
+    "learn undo d.json": "learn versions --undo d.json",
+    "simulate tune q --replicas 1 --replicas 4 --slots 8 --rate 2": "simulate tune q --cluster 'engines=[1,4],slots=8' "
+    "--load rate=2",
     "runs resume abcd --anyway": "runs resume abcd --force",
     "simulate q --engines 4 --slots 8 --runs 9": "simulate q --cluster engines=4,slots=8 --load runs=9",
 }

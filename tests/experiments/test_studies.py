@@ -22,8 +22,8 @@ from experiments.votes.replay import Outcome, Row, replay, replay_all
 from experiments.votes.rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, Rule
 from experiments.votes.tables import choose
 from experiments.width.run import Width
-from plait.apps.common.problems import draw
 from plait.core.errors import ConfigError
+from plait_bench.countdown import draw
 
 
 @pytest.mark.parametrize(("n", "right", "k"), [(6, 2, 3), (5, 0, 2), (5, 5, 1), (7, 1, 7), (6, 3, 1)])

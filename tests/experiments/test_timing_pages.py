@@ -17,7 +17,7 @@ from experiments.sandbox import run as sandbox
 from experiments.serve.page import page_of as serve_page
 from experiments.unequal_engines import run as unequal_engines
 from plait import Config, Orchestrator
-from plait.apps.common.problems import draw
+from plait_bench.countdown import draw
 
 PROFILE = {"model": "countdown", "fixed": 0.001, "each": 0.0001, "read": 1e-6}
 

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common.problems import draw, is_right
 from plait.workers.ray import RayWorker, pool
+from plait_bench.countdown import draw, is_right
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -117,7 +117,7 @@ def test_the_promised_share_is_kept_whatever_the_scores_are(requests: list[list[
 
 
 async def test_an_uncalibrated_share_is_refused_and_why_says_that_nothing_is_calibrated() -> None:
-    with pytest.raises(FieldError, match="plait learn takeover TASK --problems FILE"):
+    with pytest.raises(FieldError, match="plait learn effort TASK --planner takeover"):
         Takeover(criterion="records", threshold=0.2)
     answer = await ran(models(), "takeover", {**BOTH, "n": 1, "threshold": 0.3})
     assert "not calibrated: the threshold is a mark, and no share" in answer.why

@@ -161,9 +161,9 @@ async def test_another_process_answers_and_cancels(store: str) -> None:
         kept.order(where, slow.run, "cancel", value="enough")
         answer = await slow
         assert answer.status == "cancelled"
-        with pytest.raises(UsageError, match="not under way: it is cancelled"):
+        with pytest.raises(UsageError, match="not active: it is cancelled"):
             kept.order(where, slow.run, "cancel")
-        with pytest.raises(UsageError, match="not under way"):
+        with pytest.raises(UsageError, match="not active"):
             kept.order(where, "nothing", "cancel")
 
 

@@ -14,9 +14,10 @@ __all__ = ["COMMANDS", "FLAGS", "MOVED", "SETTINGS", "current_flags", "current_w
 
 COMMANDS = {
     "compare": "eval", "doctor versions": "doctor --versions", "eval compare": "eval", "model convert": "model get",
-    "names": "plugins", "runs prune": "runs cancel", "runs questions": "runs answer",
-    "runs top": "runs list --live --follow", "runs watch": "runs show --follow", "try": "eval --quick",
-    "version": "doctor --versions",
+    "learn diff": "learn versions", "learn show": "learn versions", "learn undo": "learn versions --undo",
+    "learn takeover": "learn effort --planner takeover", "names": "plugins", "runs prune": "runs cancel",
+    "runs questions": "runs answer", "runs top": "runs list --live --follow", "runs watch": "runs show --follow",
+    "try": "eval --quick", "version": "doctor --versions",
 }  # fmt: skip
 """Old commands whose arguments and flags a present command takes."""
 FLAGS: dict[str, dict[str, str]] = {
@@ -24,6 +25,7 @@ FLAGS: dict[str, dict[str, str]] = {
     "demo": {"--puzzles": "--limit"},
     "eval": {"--answers": "--out", "--count": "--limit", "--rows": "--limit"},
     "job submit": {"--id": "--name"},
+    "learn strategies": {"--arm": "--planner"},
     "new": {"--in": "--out"},
     "plan": {"--dot": "--format=dot", "--mermaid": "--format=mermaid", "--plan-text": "--plan"},
     "runs list": {"--every": ""},
@@ -157,10 +159,9 @@ def _select_run(words: list[str]) -> list[str]:
 
 def _describe_simulation(words: list[str]) -> list[str]:
     """Return `simulate` with its flags of the cluster and of the load as fields of `--cluster` and `--load`."""
-    if words[1:2] in (["tune"], ["calibrate"]):
-        return words
-    for option, flags in _SIMULATED.items():
-        words = _join_flags(words, option, flags)
+    if words[1:2] != ["calibrate"]:
+        for option, flags in _SIMULATED.items():
+            words = _join_flags(words, option, flags)
     return words
 
 
@@ -174,18 +175,23 @@ def _join_flags(words: list[str], option: str, flags: Sequence[str]) -> list[str
     """Return arguments with some flags as fields of one option."""
     fields: list[str] = []
     for flag in flags:
-        value, words = _take_flag(words, flag)
-        if value:
-            fields.append(f"{'engines' if flag == '--hosts' else flag[2:].replace('-', '_')}={value}")
+        values: list[str] = []
+        while (taken := _take_flag(words, flag))[0]:
+            words = taken[1]
+            values.append(taken[0])
+        if values:
+            name = "engines" if flag in ("--hosts", "--replicas") else flag[2:].replace("-", "_")
+            value = values[0] if len(values) == 1 else f"[{','.join(values)}]"
+            fields.append(f"{name}={value}")
     return [*words, option, ",".join(fields)] if fields else words
 
 
 _SIMULATED = {
     "--cluster": (
-        "--engines", "--hosts", "--slots", "--profile", "--decode-rate", "--call-seconds", "--vary", "--cache",
-        "--block", "--slow", "--die",
+        "--engines", "--hosts", "--replicas", "--slots", "--profile", "--decode-rate", "--call-seconds", "--vary",
+        "--cache", "--block", "--slow", "--die",
     ),
-    "--load": ("--runs", "--rate", "--burstiness", "--arrivals", "--within"),
+    "--load": ("--runs", "--rate", "--burstiness", "--arrivals", "--within", "--share"),
 }  # fmt: skip
 _JOB_CLUSTER = ("--workers", "--cpus", "--memory", "--gpus", "--claim", "--secret", "--namespace", "--retries")
 

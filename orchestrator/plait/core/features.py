@@ -122,7 +122,7 @@ def answer_features(question: str, answer: str, agreed: float | None = None) -> 
 def vote_share(why: str) -> float | None:
     """Return the share of the votes that an answer had, as its vote says it; `None` where there was none.
 
-    >>> agreed_in("3 of 4 votes")
+    >>> vote_share("3 of 4 votes")
     0.75
     """
     votes = _VOTES.search(why[:_READ])

@@ -22,7 +22,7 @@ def first_line(error: BaseException) -> str:
 def pluralise(number: int, what: str) -> str:
     """Return a number with its noun in the right form.
 
-    >>> counted(1, "step"), counted(3, "step")
+    >>> pluralise(1, "step"), pluralise(3, "step")
     ('1 step', '3 steps')
     """
     return f"{number} {what}" + ("" if number == 1 else "s")

@@ -72,15 +72,15 @@ class _Cache:
 class PrefixIndex:
     """A radix tree of contexts, as bytes, with the workers that hold each piece.
 
-    It records what was sent where (`sent`) and its outcome (`ended`, `evicted`). Each worker's part is bounded by
-    the size of its cache; what was least recently used goes first, the end of a context before its beginning, as in
-    vLLM. Contexts of different roots (model, salt) share nothing.
+    It records what was sent where (`record_sent`) and its outcome (`ended`, `record_eviction`). Each worker's part is
+    bounded by the size of its cache; what was least recently used goes first, the end of a context before its
+    beginning, as in vLLM. Contexts of different roots (model, salt) share nothing.
 
     A worker that follows its engine's own events reports how much it holds of a context (`holds`). From then
     on its reports are used, and its size is not: an engine may share its cache with others.
 
     >>> index = PrefixIndex()
-    >>> index.sent("a", "model", b"header and question"), index.held("model", b"header and another")
+    >>> index.record_sent("a", "model", b"header and question"), index.held_bytes("model", b"header and another")
     (0, {'a': 11})
     """
 

@@ -160,7 +160,7 @@ def _split_files(program: str) -> tuple[list[tuple[str, str]], str]:
 def normalise_output(text: str) -> str:
     """Return an output as it is compared: without blank ends of lines and of the whole.
 
-    >>> said_by("1 2 \\n3\\n\\n")
+    >>> normalise_output("1 2 \\n3\\n\\n")
     '1 2\\n3'
     """
     return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))

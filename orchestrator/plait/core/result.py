@@ -28,7 +28,7 @@ _SUREST: tuple[Source | None, ...] = (None, "server", "ids", "estimate", "unknow
 def least_certain_source(*sources: Source | None) -> Source | None:
     """Return the source that says the least: that of a sum. `None` has nothing to say.
 
-    >>> least_sure("server", "estimate", None)
+    >>> least_certain_source("server", "estimate", None)
     'estimate'
     """
     return max(sources, key=_SUREST.index)

@@ -205,7 +205,7 @@ def max_branches_within(
     """Return the maximum number of branches whose `share` ends within `latency` seconds, with probability
     `quantile`. 0 if a single one takes longer. `step` returns the seconds of a decoding step by number of sequences.
 
-    >>> n_for(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
+    >>> max_branches_within(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
     20
     """
 

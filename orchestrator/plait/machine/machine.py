@@ -29,9 +29,8 @@ The rules, and where they are:
 4. A ready step may be blocked by a budget, by a policy or by the user's pause. When something has ended there, the
    first of the blocked steps is checked again. A policy never blocks the only step that a run could start.
    (`dispatch.py`)
-5. A lost attempt leaves a *checkpoint*, the token ids that it had generated; the next attempt continues from it. A
-   *hedge* is a second attempt beside a live one: the first result wins, the other attempt is stopped.
-   (`attempt_lifecycle.py`)
+5. A lost attempt leaves a *checkpoint*, its token ids; the next attempt continues from it. A *hedge* is a second
+   attempt beside a live one: the first result wins, the other is stopped. (`attempt_lifecycle.py`)
 6. A cancelled step ends at once; its attempt is asked to stop, and keeps slot and token reservation until the worker
    has answered. If the worker never does, the budget is charged all that the attempt might have generated; if the
    worker dies, the reported tokens and one report more. (`attempt_lifecycle.py`)

@@ -56,8 +56,8 @@ def meter() -> Meter:
 
 
 def exporters(signal: Literal["METRICS", "TRACES"], what: str, console: Callable[[], Any]) -> list[Any]:
-    """Return what metrics or spans (`what` they are in words) are sent by, as `OTEL_…_EXPORTER` says; `console` makes
-    what prints them. Raises `ConfigError` for what is not known or not installed."""
+    """Return the exporters of metrics or spans (`what`, for messages) named by `OTEL_…_EXPORTER`; `console` makes the
+    printing one. Raises `ConfigError` for an exporter that is unknown or not installed."""
     made: list[Any] = []
     for name in os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(","):
         match name.strip():

@@ -60,12 +60,12 @@ _SEEN = Sources.model_construct({"completion"}, completion="estimate")
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """What one attempt used, by who says so."""
+    """The usage of one attempt, by source."""
 
     asked: int | None = None
     """Tokens that it was allowed to generate; `None` for a call of a tool."""
     seen: int = 0
-    """Generated tokens that its reports told of."""
+    """Generated tokens in its reports."""
     billed: Usage | None = None
     """What its worker said at its end; `None`: it has not ended, or its worker was lost."""
 
@@ -95,10 +95,10 @@ class AttemptRecord:
     placed: str = ""
     """Why on that worker, if a policy said so."""
     stopping: float | None = None
-    """When the worker was told to stop it."""
+    """Time at which the worker was asked to stop it."""
     stop_cause: Cause | None = None
     stop_reason: str = ""
-    """The cause in words."""
+    """The message of the cause."""
     first: float | None = None
     """When the first of its text arrived, if it streamed."""
     counts: AttemptUsage = field(default_factory=AttemptUsage)
@@ -207,19 +207,19 @@ class RunDelta:
         self.machine: Machine = machine
         """The machine, and its time."""
         self.began: list[RunRecord] = []
-        """Runs that were not known before; one that goes on without having been submitted here has no plan."""
+        """New runs; a run that is resumed without a submission here has no plan."""
         self.touched: list[tuple[RunRecord, int]] = []
-        """Runs of which steps entered or moved, and how many steps were known before."""
+        """Runs whose steps entered or moved, and their number of steps before."""
         self.started: list[AttemptRecord] = []
         self.stopping: list[AttemptRecord] = []
         self.ended: list[AttemptRecord] = []
         self.finished: list[RunRecord] = []
         self.first: RunRecord | None = None
-        """The run of which this was the first news of an attempt."""
+        """The run that had its first report of an attempt."""
 
     def steps(self) -> list[tuple[RunRecord, StepRecord]]:
-        """Return what became of steps, in order: those that entered a plan, as they wait without a move (unless they
-        had ended before), then a record for each move."""
+        """Return the records of steps, in order: new steps while they wait without a move (unless they had ended
+        before), then a record for each move."""
         return [
             (run, step)
             for run, seen in self.touched
@@ -234,13 +234,13 @@ class RunLog:
     Args:
         only: the runs to follow; all by default.
         keep: `steps` follows no attempts; `live` those that have not ended; `attempts` keeps those that have, with the
-            runs that have (until `pop`), and `texts` also their texts, and when each step entered. A text that nobody
-            reads is not kept.
+            runs that have (until `pop`), and `texts` also their texts, and when each step entered. A text without a
+            reader is not kept.
     """
 
     def __init__(self, only: Collection[str] | None = None, *, keep: Keep = "live") -> None:
         self.runs: dict[str, RunRecord] = {}
-        """Those that have not finished, by id; where attempts are kept, also those that nobody has taken out."""
+        """Runs that have not finished, by id; if attempts are kept, also finished runs until `pop`."""
         self.live: dict[int, AttemptRecord] = {}
         """Attempts that have not ended, by id."""
         self.workers: dict[str, WorkerRecord] = {}
@@ -248,7 +248,7 @@ class RunLog:
         self._attempts, self._kept, self._texts = keep != "steps", keep in ("attempts", "texts"), keep == "texts"
 
     def pop(self, run: str) -> RunRecord | None:
-        """Return a run with its steps as they stand, and forget it; `None` for one not heard of."""
+        """Return a run with the present state of its steps, and drop it; `None` for an unknown run."""
         record = self.runs.pop(run, None)
         if record is None:
             return None
@@ -259,7 +259,7 @@ class RunLog:
         return record
 
     def take(self, event: Event, machine: Machine, actions: Sequence[Action]) -> RunDelta:
-        """Take one event, the machine after it, and what followed; return what that means."""
+        """Record one event with the machine after it and its actions; return the changes."""
         delta = RunDelta(machine.now, machine)
         if machine.moves or isinstance(event, Submitted | Expanded):
             self._touch(event, machine, actions, delta)
@@ -298,7 +298,7 @@ class RunLog:
                     if records is None and not refused:  # a second copy of the submission of a run that is over
                         continue
                     run = RunRecord(name, event.at, event.request, event.plan)
-                elif records is not None:  # it goes on here, and was submitted to another machine
+                elif records is not None:  # it was submitted to another machine, and continues here
                     run = RunRecord(name, records.submitted, records.request)
                 else:
                     continue

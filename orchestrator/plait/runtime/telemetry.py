@@ -113,22 +113,22 @@ def _server_of(worker: object) -> str | None:
 
 
 def model_name(worker: str, model: str, chosen: bool) -> str:
-    """Return what a model is called: of a folder the last part, as paths say where somebody keeps things. Empty where a
-    server has a model of its own, unless the user has `chosen` one."""
+    """Return the name of a model; of a folder only the last part, since a path may be private. Empty for a server with
+    a model of its own, unless the user has `chosen` one."""
     if worker not in ("ray", "engine") and not chosen:
         return ""
     return Path(model).name if Path(model).is_absolute() else model
 
 
 def resource() -> Any:
-    """Return what all spans of this program say of it."""
+    """Return the resource attributes of all spans of this program."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "plait"})
 
 
 def exporters() -> list[Any]:
-    """Return what spans are sent by, as `OTEL_TRACES_EXPORTER` says. Raises `ConfigError`."""
+    """Return the span exporters named by `OTEL_TRACES_EXPORTER`. Raises `ConfigError`."""
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
     return sent_by("TRACES", "spans", lambda: ConsoleSpanExporter(out=sys.stderr))
@@ -148,9 +148,9 @@ class Spans:
     Args:
         tracer: where spans go.
         wall: turns the events' time into Unix time, both in seconds.
-        model: name of the model, for requests that name none; if empty, the first that the worker has told of.
+        model: name of the model, for requests that name none; if empty, the first that the worker has reported.
         server: address of the server that has the model, if there is one; or of each worker's, by its name.
-        content: whether prompts, texts, arguments and messages are said too.
+        content: whether spans include prompts, texts, arguments and messages.
         only: the one run to make spans of; all by default.
         metrics: counts what has ended.
     """

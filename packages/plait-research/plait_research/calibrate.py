@@ -41,12 +41,12 @@ def calibrate(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Journals of runs of the model; by default the newest ones.")
     ] = None,
-    probing: Annotated[bool, typer.Option("--probe", help="Run some short answers on the engine first.")] = False,
+    probing: Annotated[bool, typer.Option("--probe", help="Measure some short answers on the engine first.")] = False,
     check: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Simulate this journal's runs and say how far off that is; repeat."),
+        typer.Option(metavar="FILE", help="Journal whose runs are simulated to measure the error; repeatable."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile here.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file for the profile.")] = None,
     as_json: Json = False,
     *,
     common: Common,

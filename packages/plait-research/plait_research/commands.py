@@ -21,12 +21,9 @@ COMMANDS = {
         "learn strategies": (".learn.command", "strategies", "Count how well strategies did, for `route`."),
         "learn route": (".route.command", "route", "Fit which planner a request is worth, for `route`."),
         "learn effort": (".learn.effort", "effort", "Calibrate planners that spend effort by numbers."),
-        "learn takeover": (".learn.effort", "takeover", "Calibrate the share that `takeover` takes over."),
         "learn numbers": (".learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
         "learn prompts": (".learn.command", "prompts", "Change prompt texts by reflection on what failed."),
-        "learn show": (".learn.command", "show", "Show the versions of learned values."),
-        "learn diff": (".learn.command", "diff", "Show what changed between two versions."),
-        "learn undo": (".learn.command", "undo", "Go back to the version before the current one."),
+        "learn versions": (".learn.command", "versions", "Show, compare and undo versions of learned values."),
         "learn rollouts": (
             ".rollouts.command",
             "rollouts",

@@ -70,7 +70,7 @@ def simulate(
     tokens: Tokens = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to compare; `+` puts several into one run."),
+        typer.Option("--policy", metavar="NAME[+NAME…]", help="Policy to compare; repeatable; `+` joins several."),
     ] = None,
     cluster: Annotated[
         str, typer.Option(metavar="NAME=VALUE,…", help=f"Simulated engines: {list_names(SimulatedCluster)}.")

@@ -11,10 +11,12 @@ from time import perf_counter
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from rich import box
 from rich.table import Table
 
 from plait.apps.commands.plan import briefed
+from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.options import Common, Json, Merge, Planner, Task, Tokens, common_options
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
@@ -32,47 +34,53 @@ from .tuning import KEPT, Configuration, Trial, figure, grid, halve, interval, p
 
 __all__ = ["tune"]
 
-_TRIED = "What is tried"
-_LOAD = "The workload"
 GoalName = Literal["p50", "p90", "p99", "mean", "runs-per-second", "in-time"]
+Several = Annotated[tuple[int, ...], BeforeValidator(lambda given: (given,) if isinstance(given, int) else given)]
+"""One number, or a list of them."""
+
+
+class TunedCluster(BaseModel):
+    """The engines that are tried: the fields of `--cluster`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    engines: Several = (1, 2)
+    slots: Several = Field((16, 64), description="Requests that an engine decodes together.")
+    profile: Path | None = Field(None, description="Profile that `plait simulate calibrate` wrote.")
+    cache: int = Field(0, ge=0, description="Tokens in each engine's prefix cache.")
+
+
+class TunedLoad(BaseModel):
+    """The workload of a choice: the fields of `--load`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    runs: int = Field(200, ge=2, description="Number of runs.")
+    rate: float | None = Field(None, gt=0, description="Runs per second; all arrive at once by default.")
+    within: float | None = Field(None, gt=0, description="Seconds in which a run should be done.")
+    share: float = Field(0.95, ge=0, le=1, description="Share of the runs that should be.")
 
 
 @common_options
 def tune(
-    text: Annotated[str, typer.Argument(help="What is asked.")],
+    text: Annotated[str, typer.Argument(help="Text of the request.")],
     task: Task = "plain",
     planner: Planner = None,
     merge: Merge = None,
     tokens: Tokens = None,
-    runs: Annotated[int, typer.Option(min=2, help="Runs of the workload.", rich_help_panel=_LOAD)] = 200,
-    rate: Annotated[
-        float | None,
-        typer.Option(min=0.000001, metavar="R", help="Runs a second; all at once by default.", rich_help_panel=_LOAD),
-    ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(min=0.001, metavar="SECONDS", help="In which a run should be done.", rich_help_panel=_LOAD),
-    ] = None,
-    share: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Of the runs that should be, with --within.", rich_help_panel=_LOAD)
-    ] = 0.95,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Engines to try, and their cache: {list_names(TunedCluster)}.")
+    ] = "",
+    load: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"Workload of many runs: {list_names(TunedLoad)}.")
+    ] = "",
     widths: Annotated[
-        list[int] | None, typer.Option("--n", min=1, help="Samples or threads; repeat.", rich_help_panel=_TRIED)
-    ] = None,
-    replicas: Annotated[
-        list[int] | None, typer.Option("--replicas", min=1, help="Engines; repeat.", rich_help_panel=_TRIED)
-    ] = None,
-    slots: Annotated[
-        list[int] | None, typer.Option(min=1, help="Slots of an engine; repeat.", rich_help_panel=_TRIED)
+        list[int] | None, typer.Option("--n", min=1, help="Number of samples or threads; repeatable.")
     ] = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policy", metavar="NAME[+NAME…]", help="Repeat to try several.", rich_help_panel=_TRIED),
+        typer.Option("--policy", metavar="NAME[+NAME…]", help="Policy to try; repeatable."),
     ] = None,
-    goal: Annotated[GoalName, typer.Option(help="What is compared.", rich_help_panel=_TRIED)] = "p99",
-    seeds: Annotated[int, typer.Option(min=1, max=64, help="Of the last ones.", rich_help_panel=_TRIED)] = 8,
-    profile: Annotated[Path | None, typer.Option(metavar="FILE", help="Of `plait simulate calibrate`.")] = None,
-    cache: Annotated[int, typer.Option(min=0, help="Tokens in each engine's prefix cache.")] = 0,
+    goal: Annotated[GoalName, typer.Option(help="Figure that is compared.")] = "p99",
+    seeds: Annotated[int, typer.Option(min=1, max=64, help="Number of seeds for the last candidates.")] = 8,
     confirm: Annotated[
         int,
         typer.Option(
@@ -86,39 +94,42 @@ def tune(
     """Choose engines, slots, policy and width for a workload: all are simulated, the better half again with more
     seeds, and the last three can be measured.
 
-    Example: `plait simulate tune "Why?" --planner sample --n 4 --n 8 --rate 5`."""
+    Example: `plait simulate tune "Why?" --planner sample --n 4 --n 8 --cluster engines=[1,4] --load rate=5`."""
     config = common.load()
-    if goal == "in-time" and within is None:
-        raise UsageError("--goal in-time needs to know the time: give --within SECONDS")
-    path = profile or profile_file(config.model)
-    if profile is None and not path.exists():
+    shape, work = read_fields("--cluster", cluster, TunedCluster), read_fields("--load", load, TunedLoad)
+    if goal == "in-time" and work.within is None:
+        raise UsageError("--goal in-time needs to know the time: give --load within=SECONDS")
+    path = shape.profile or profile_file(config.model)
+    if shape.profile is None and not path.exists():
         raise UsageError(
             f"the simulator is uncalibrated for {Path(config.model).name} on this machine, so what it would choose "
-            "means nothing: run `plait simulate calibrate --probe`, or give --profile FILE"
+            "means nothing: run `plait simulate calibrate --probe`, or give --cluster profile=FILE"
         )
     known = load_engine(path)
-    candidates = grid(replicas or [1, 2], slots or [16, 64], policies or ["affinity", "least-loaded"], widths or [None])
+    candidates = grid(shape.engines, shape.slots, policies or ["affinity", "least-loaded"], widths or [None])
     given = {"text": text, "task": task, "planner": planner, "merge": merge, "tokens": tokens}
     briefs = {
         width: briefed(config, Request.of({**given, "n": width}))
         for width in dict.fromkeys(candidate.width for candidate in candidates)
     }
-    simulated = _Simulation(known, briefs, runs, rate, math.inf if within is None else within, cache)
+    simulated = _Simulation(known, briefs, work, shape.cache)
     with opened(as_json) as output:
-        tried = halve(candidates, simulated.play, goal, seeds, None if within is None else share)
+        tried = halve(candidates, simulated.play, goal, seeds, None if work.within is None else work.share)
         rows = [dict(plain(trial, goal)) for trial in tried]
         measured = list[dict[str, Any]]()
         if confirm:
             options = {"task": task, "planner": planner, "merge": merge, "tokens": tokens}
             for trial in tried[:KEPT]:
                 told = simulated.play(trial.candidate, 0, confirm)
-                work = _measured(config, text, options, trial.candidate, told, confirm, rate, goal, simulated.within)
-                measured.append(asyncio.run(work))
+                trial_run = _measured(
+                    config, text, options, trial.candidate, told, confirm, work.rate, goal, simulated.within
+                )
+                measured.append(asyncio.run(trial_run))
         if as_json:
             head = {"goal": goal, "calibrated": f"{known.model} on {known.machine}", "error": known.error}
             output.result({**head, "configurations": rows, "measured": measured})
         else:
-            _show(tried, known, goal, within, measured, output)
+            _show(tried, known, goal, work.within, measured, output)
 
 
 class _Simulation:
@@ -128,13 +139,11 @@ class _Simulation:
         self,
         known: EngineProfile,
         briefs: dict[int | None, PlanningContext],
-        runs: int,
-        rate: float | None,
-        within: float,
+        work: TunedLoad,
         cache: int,
     ) -> None:
-        self._known, self._briefs, self._runs, self._rate = known, briefs, runs, rate
-        self.within, self._cache = within, cache
+        self._known, self._briefs, self._runs, self._rate = known, briefs, work.runs, work.rate
+        self.within, self._cache = work.within or math.inf, cache
 
     def play(self, candidate: Configuration, seed: int, runs: int = 0) -> WorkloadReport:
         """Simulate one configuration with one seed."""

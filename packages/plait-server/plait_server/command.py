@@ -36,18 +36,16 @@ _WHERE = "Server"
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen at; 127.0.0.1 by default.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 8100 by default, 0 for any free.")] = None,
-    open_: Annotated[
-        bool, typer.Option("--open", help="Let other machines use it though there are no tenants.")
-    ] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Allow other machines although there are no tenants.")] = False,
     upstream: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="An OpenAI-compatible server; repeatable.")
+        list[str] | None, typer.Option(metavar="URL", help="URL of an OpenAI-compatible server; repeatable.")
     ] = None,
     alias: Annotated[
         list[str] | None, typer.Option(metavar="NAME=MODEL", help="Another name of a model; repeatable.")
     ] = None,
     require_all: Annotated[bool, typer.Option("--require-all", help="Start only if all upstreams answer.")] = False,
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate and chain, PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key, PEM.")] = None,
     planner: Planner = None,
     policies: Policies = None,
     tokens: Tokens = None,
@@ -55,9 +53,9 @@ def serve(
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Check address, upstreams, tenants and journals, and end.")
+        bool, typer.Option("--check", help="Check address, upstreams, tenants and journals, and exit.")
     ] = False,
-    new_key: Annotated[bool, typer.Option("--new-key", help="Print a fresh API key and its hash, and end.")] = False,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Print a new API key and its hash, and exit.")] = False,
     *,
     common: Common,
 ) -> None:

@@ -217,7 +217,7 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
                 await ask(peer, "limit", name=name, value=value)
         for name, value, said in (
             ("slots", "9", "was started with 8 slots"),
-            ("slots", "-1", "no number of jobs"),
+            ("slots", "-1", "must be a number of concurrent jobs"),
             ("width", "2", "log_level and slots are"),
         ):
             with pytest.raises(UsageError, match=said):
@@ -302,7 +302,7 @@ def test_a_full_id_counts_however_short_it_is_and_several_are_listed():
     assert match_run("ab", ["abcdef"], changes=False) == "abcdef"
     assert match_run(None, ["ab"], changes=True) == "ab"
     assert match_run(None, [], changes=True) is None
-    with pytest.raises(UsageError, match="2 runs are under way: give the id of one: abcde1, abcde2"):
+    with pytest.raises(UsageError, match="2 runs are active: give the id of one: abcde1, abcde2"):
         match_run(None, ["abcde1", "abcde2"], changes=False)
     with pytest.raises(UsageError, match="begins the ids of 2 runs"):
         match_run("abcd", ["abcde1", "abcde2"], changes=True)

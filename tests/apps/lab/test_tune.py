@@ -22,9 +22,8 @@ def profile(tmp_path: Path) -> Path:
 
 
 def test_more_engines_and_the_right_slots_win(plait, profile: Path) -> None:
-    words = ["simulate", "tune", "q", "--planner", "sample", "--n", 8, "--runs", 60, "--profile", profile,
-             "--json", "--seeds", 4]  # fmt: skip
-    done = plait(*words, "--replicas", 1, "--replicas", 4, "--slots", 2, "--slots", 32, "--policy", "least-loaded")
+    words = ["simulate", "tune", "q", "--planner", "sample", "--n", 8, "--load", "runs=60", "--json", "--seeds", 4]
+    done = plait(*words, "--cluster", f"engines=[1,4],slots=[2,32],profile={profile}", "--policy", "least-loaded")
     rows = done.json["configurations"]
     assert (rows[0]["engines"], rows[0]["slots"]) == (4, 32)
     assert (rows[-1]["engines"], rows[-1]["slots"]) == (1, 2)
@@ -34,19 +33,19 @@ def test_more_engines_and_the_right_slots_win(plait, profile: Path) -> None:
 
 
 def test_with_a_time_limit_the_widest_that_makes_it_on_the_fewest_engines_is_best(plait, profile: Path) -> None:
-    words = ["simulate", "tune", "q", "--planner", "sample", "--runs", 20, "--rate", 2, "--seeds", 2, "--profile",
-             profile, "--json"]  # fmt: skip
-    words += ["--n", 1, "--n", 8, "--n", 64, "--replicas", 1, "--replicas", 2, "--slots", 8, "--within", 2]
-    best = plait(*words).json["configurations"][0]
+    words = ["simulate", "tune", "q", "--planner", "sample", "--seeds", 2, "--json", "--n", 1, "--n", 8, "--n", 64]
+    words += ["--cluster", f"engines=[1,2],slots=8,profile={profile}", "--load"]
+    best = plait(*words, "runs=20,rate=2,within=2").json["configurations"][0]
     assert (best["width"], best["engines"]) == (8, 1) and best["in_time"] >= 0.95
-    slow = plait(*words[:-1], 0.01).json["configurations"][0]
+    slow = plait(*words, "runs=20,rate=2,within=0.01").json["configurations"][0]
     assert slow["in_time"] == 0.0  # none makes it, which the figure says
 
 
 def test_the_table_names_the_best_and_what_was_never_seen(plait, profile: Path) -> None:
     done = plait(
-        "simulate", "tune", "q", "--planner", "sample", "--n", 4, "--runs", 20, "--profile", profile, "--slots", 128
-    )
+        "simulate", "tune", "q", "--planner", "sample", "--n", 4, "--load", "runs=20", "--cluster",
+        f"slots=128,profile={profile}",
+    )  # fmt: skip
     assert "calibrated: m on" in done.out and "90 % interval" in done.out
     assert "best: " in done.out and "128*" in done.out and "only up to 32 sequences" in done.out
 
@@ -56,15 +55,14 @@ def test_without_calibration_it_chooses_nothing(plait, monkeypatch: pytest.Monke
     done = plait("simulate", "tune", "q")
     assert done.code == 2 and "uncalibrated" in done.err and "plait simulate calibrate --probe" in done.err
     done = plait("simulate", "tune", "q", "--goal", "in-time")
-    assert done.code == 2 and "--within" in done.err
+    assert done.code == 2 and "within=SECONDS" in done.err
 
 
 def test_the_top_three_are_measured(plait, profile: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": [{"text": "word " * 30, "tokens_per_second": 300}]}))
-    words = ["simulate", "tune", "q", "--planner", "sample", "--n", 2, "--runs", 20, "--profile", profile,
-             "--script", script]  # fmt: skip
-    words += ["--replicas", 1, "--slots", 2, "--slots", 8, "--slots", 16, "--slots", 32, "--confirm", 6, "--json"]
+    words = ["simulate", "tune", "q", "--planner", "sample", "--n", 2, "--load", "runs=20", "--script", script]
+    words += ["--cluster", f"engines=1,slots=[2,8,16,32],profile={profile}", "--confirm", 6, "--json"]
     measured = plait(*words).json["measured"]
     assert len(measured) == 3 and all(row["runs"] == 6 and row["measured"] > 0.05 for row in measured)
 

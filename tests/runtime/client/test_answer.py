@@ -53,7 +53,7 @@ def test_it_explains_each_reason_once_and_counts_cancelled_tokens(answer):
     said = answer.explain()
     assert said.count(answer.why) == 1
     assert "sample-2 cancelled, 41 tokens: nobody" in said
-    assert "44 tokens generated, 41 of them read by nobody" in said
+    assert "44 tokens generated, 41 of them wasted" in said
 
 
 def test_it_is_read_as_it_was_written(answer):

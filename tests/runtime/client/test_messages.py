@@ -125,7 +125,7 @@ def test_one_users_message_is_the_same_as_its_text(worker: Seen):
         ),
         ({"text": "x", "tools": [{"name": "a b"}]}, "no name of a function"),
         ({"text": "x", "tools": ["f"]}, "'f'"),
-        ({"text": "x", "tools": [{"name": "f"}], "tool_choice": "g"}, "tool_choice='g' is none of"),
+        ({"text": "x", "tools": [{"name": "f"}], "tool_choice": "g"}, "tool_choice='g' must be"),
         ({"text": "x", "tool_choice": "required"}, "none were given in `tools`"),
     ],
 )

@@ -133,7 +133,7 @@ def test_what_is_no_type_is_refused_in_words(kind: Any):
 
 def test_it_does_not_go_with_a_plan():
     plan = Plan(steps=(Step(name="a", op=ToolCall(tool="x")),), output="a")
-    with Orchestrator(workers=[], journal="off") as plait, pytest.raises(UsageError, match="goes with a planner"):
+    with Orchestrator(workers=[], journal="off") as plait, pytest.raises(UsageError, match="needs a planner"):
         plait.run(plan=plan, output=City)
 
 

@@ -163,7 +163,7 @@ def test_a_plan_that_is_none_is_refused() -> None:
         def start(self, brief: PlanningContext):  # type: ignore[override]
             return None
 
-    with pytest.raises(PlannerError, match="Silent planned a NoneType, which is no Plan"):
+    with pytest.raises(PlannerError, match="Silent planned a NoneType, which is not a Plan"):
         ready(Silent())
 
 

@@ -135,8 +135,8 @@ async def test_scopes_within_scopes_count_turns_each_from_its_own_beginning() ->
         return "answer: 4"
 
     assert (await run(plan, budget=Budget(turns=20))).status == "done"
-    assert len(said) == 2 and "turn 2, and 1 are" in said[0]
-    assert "turn 5, and 3 are" in said[1], "what was refused had its turn: otherwise a flow could go on asking for ever"
+    assert len(said) == 2 and "turn 2 of at most 1" in said[0]
+    assert "turn 5 of at most 3" in said[1], "what was refused had its turn: otherwise a flow could go on asking for ever"
 
 
 async def test_a_program_has_its_turns_counted() -> None:

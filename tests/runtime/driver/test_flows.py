@@ -246,7 +246,7 @@ def ordinary(ctx: Context, question: str) -> Any:
         (raises, "raised ValueError: out of ideas"),
         (endless, "it seems to have no end"),
         (floods, "20,000 steps without waiting"),
-        (itself, "can never come"),
+        (itself, "it waits for ever"),
         (badly, "raised KeyError: 'in the finally'"),
     ],
 )
@@ -386,7 +386,7 @@ async def test_a_run_of_a_planner_that_became_a_flow_is_refused_in_words(
     async with resumer(tmp_path / "left.plait") as orchestrator:
         (entry,) = entries(tmp_path / "left.plait")
         with pytest.raises(
-            ConfigError, match=r"Rewritten' was no flow when plait \S+ began it, and is one now; run it"
+            ConfigError, match=r"Rewritten' was no flow when plait \S+ began it, and is one now; start"
         ):
             await orchestrator.resume(entry.run)
         assert (await orchestrator.run("What?", planner=Drafts())).status == "done"

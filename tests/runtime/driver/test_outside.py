@@ -66,7 +66,7 @@ async def test_an_odd_value_ends_its_own_run_alone(end: Result, tmp_path: Path) 
         odd = await orchestrator.run("odd")
         assert odd.status in ("done", "failed")
         if odd.failure is not None:
-            assert "cannot be written down" in odd.failure.message
+            assert "cannot be serialized" in odd.failure.message
         assert (await other).value == "fine"
         assert (await orchestrator.run("more")).value == "fine"
     assert replay(path, Plugins(), check=True).divergence is None

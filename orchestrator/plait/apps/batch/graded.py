@@ -26,7 +26,6 @@ from ..common.columns import GuessedColumns, guess_columns
 from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
 from ..common.options import all_typed
 from ..common.output import Output, opened
-from ..common.problems import CountdownProblem, draw, read_puzzles
 from ..common.rows import raw_rows
 
 __all__ = ["Grading", "grade", "is_file"]
@@ -55,16 +54,16 @@ class Grading:
     limit: Annotated[int | None, typer.Option(min=1, help="Number of rows; all of a file or 100 drawn by default.")] = (
         None
     )
-    concurrency: Annotated[int, typer.Option(min=1, help="Rows at the same time (with --actors: in each).")] = 64
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent rows (with --actors: in each).")] = 64
     task: Annotated[
         str | None,
         typer.Option(metavar="NAME[:k=v,…]", callback=typed,
-                     help="What a row's text means; `plain` by default, with numbers compared as numbers."),
+                     help="Meaning of a row's text; `plain` by default, with numbers compared as numbers."),
     ] = None  # fmt: skip
     planner: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME[:k=v,…]", callback=all_typed,
-                     help="How requests are split; several are graded and compared with the first."),
+                     help="Planner that splits requests; several are graded and compared with the first."),
     ] = None  # fmt: skip
     environment: Annotated[
         str | None,
@@ -78,7 +77,7 @@ class Grading:
 class GradedProblems:
     """The problems to run, and how they were graded."""
 
-    problems: Sequence[CountdownProblem | DatasetQuestion]
+    problems: Sequence[DatasetQuestion]
     task: str
     columns: GuessedColumns | None = None
 
@@ -146,10 +145,8 @@ def _draw(source: str, grading: Grading, config: Config) -> GradedProblems:
         raise UsageError(f"--task goes with a file, not with the task {source!r}: write `plait eval {grading.task}`")
     task = of_a_set(source)
     count = grading.limit or (_QUICK_ROWS if grading.quick else _DRAWN_PROBLEMS)
-    if task == "countdown":
-        return GradedProblems(draw(count, config.seed), task)
     place = environment_of(task, Plugin.of(grading.environment) if grading.environment else None)
-    return GradedProblems(drawn_questions(Plugin.of(task), count, config.seed or 0, place), task)
+    return GradedProblems(drawn_questions(Plugin.of(task), count, config.seed, place), task)
 
 
 def _read_file(path: Path, grading: Grading) -> GradedProblems:
@@ -158,8 +155,6 @@ def _read_file(path: Path, grading: Grading) -> GradedProblems:
         raise UsageError(f"there is no file {path}") from FileNotFoundError(ENOENT, "", str(path))
     limit = grading.limit or (_QUICK_ROWS if grading.quick else None)
     task = of_a_set(grading.task or "plain")
-    if task == "countdown":
-        return GradedProblems(read_puzzles(path)[:limit], task)
     trust(task)
     columns, text, want = None, grading.text or "text", grading.want or "want"
     if Plugin.of(task).name == "plain" and (columns := _guess(path, grading)) is not None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from ...core.errors import ConfigError
 from ...core.request import Request
@@ -22,12 +22,23 @@ from ..common.dataset import DatasetQuestion
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import wilson
 from ..common.output import Output
-from ..common.problems import CountdownProblem
 from ..common.progress import counting, for_each
 from ..common.session import opened_session
 from .compare import compared, plot, show
 
 __all__ = ["EvalCounts", "evaluated", "report", "solve_all", "writable"]
+
+
+class Problem(Protocol):
+    """A problem with a check of its answers."""
+
+    def is_right(self, answer: Any, /) -> bool:
+        """Return whether an answer solves it."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """Return what its line in a file of results says of it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -57,7 +68,7 @@ class EvalCounts:
     def add(
         self,
         place: int,
-        problem: CountdownProblem | DatasetQuestion,
+        problem: Problem,
         answer: Answer,
         solved: bool | None = None,
         before: Sequence[Answer] = (),
@@ -139,7 +150,7 @@ def _share(part: float, whole: float) -> float:
 
 def evaluated(
     config: Config,
-    problems: Sequence[CountdownProblem | DatasetQuestion],
+    problems: Sequence[DatasetQuestion],
     asked: dict[str, Request],
     concurrency: int,
     tallies: dict[str, EvalCounts],
@@ -192,7 +203,7 @@ def writable(path: Path | None) -> Iterator[TextIO | None]:
 
 async def _evaluate(
     config: Config,
-    problems: Sequence[CountdownProblem | DatasetQuestion],
+    problems: Sequence[DatasetQuestion],
     asked: dict[str, Request],
     concurrency: int,
     tallies: dict[str, EvalCounts],
@@ -213,7 +224,7 @@ async def _evaluate(
 
 async def _one(
     orchestrator: AsyncOrchestrator,
-    problems: Sequence[CountdownProblem | DatasetQuestion],
+    problems: Sequence[DatasetQuestion],
     request: Request,
     concurrency: int,
     tally: EvalCounts,
@@ -237,7 +248,7 @@ async def _one(
 
 async def solve_all(
     orchestrator: AsyncOrchestrator,
-    problems: Sequence[CountdownProblem | DatasetQuestion],
+    problems: Sequence[DatasetQuestion],
     request: Request,
     concurrency: int,
     tally: EvalCounts,
@@ -246,15 +257,15 @@ async def solve_all(
 ) -> None:
     """Solve problems, `concurrency` at a time, and count them; ends early when the user gives up."""
 
-    async def solve(item: tuple[int, CountdownProblem | DatasetQuestion]) -> None:
+    async def solve(item: tuple[int, DatasetQuestion]) -> None:
         place, problem = item
-        there = problem.environment() if isinstance(problem, DatasetQuestion) else None
+        there = problem.environment()
         try:
             answers = await _turns(orchestrator, request.updated({"text": problem.text}), there, stopper)
             if answers[-1].status == "cancelled":
                 return
             solved = None
-            if there is not None and isinstance(problem, DatasetQuestion):
+            if there is not None:
                 solved = await there.grade(answers[-1].answer, problem.want)
             tally.add(place, problem, answers[-1], solved, answers[:-1])
             advance()

@@ -26,7 +26,7 @@ _FORMS = {"text": graph.text, "mermaid": graph.mermaid, "dot": graph.dot}
 
 @common_options
 def plan(
-    text: Annotated[str, typer.Argument(help="What is asked.")] = "",
+    text: Annotated[str, typer.Argument(help="Text of the request.")] = "",
     file: Annotated[
         Path | None,
         typer.Option(

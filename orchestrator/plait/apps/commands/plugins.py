@@ -27,9 +27,9 @@ _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "searc
 
 def plugins(
     kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}.")] = None,
-    options: Annotated[bool, typer.Option("--options", "-o", help="With their options.")] = False,
+    options: Annotated[bool, typer.Option("--options", "-o", help="Include the options of each plugin.")] = False,
     fidelity: Annotated[
-        bool, typer.Option("--fidelity", help="Published methods, how near each is, and which oracle holds it.")
+        bool, typer.Option("--fidelity", help="Published methods: how close each implementation is, and its oracle.")
     ] = False,
     as_json: Json = False,
 ) -> None:

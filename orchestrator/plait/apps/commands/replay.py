@@ -23,8 +23,8 @@ _SHOWN = 600
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="A journal, as `--journal` writes it.")],
-    until: Annotated[int | None, typer.Option(min=1, help="Only up to this event.")] = None,
+    file: Annotated[Path, typer.Argument(help="Journal file that `--journal` wrote.")],
+    until: Annotated[int | None, typer.Option(min=1, help="Number of the last event to replay.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Test the machine's invariants after each event.")] = False,
     allowed: Allow = None,
     as_json: Json = False,

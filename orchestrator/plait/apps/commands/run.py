@@ -30,14 +30,14 @@ __all__ = ["run"]
 
 @common_options
 def run(
-    text: Annotated[str, typer.Argument(help="What is asked; `-` reads it from standard input.")] = "",
-    plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Run this plan (planner `fixed`).")] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Show the steps while they run.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say how the answer came about, step by step.")] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Run on in a process of its own; print where (see plait runs).")
-    ] = False,
+    text: Annotated[str, typer.Argument(help="Text of the request; `-` reads it from standard input.")] = "",
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File with a plan to run (planner `fixed`).")
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Live view of the steps.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Steps of the run, after its end.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explanation of the answer, step by step.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in a process of its own; see `plait runs`.")] = False,
     as_json: Json = False,
     *,
     request: Request,

@@ -126,9 +126,9 @@ def resume(
     run: RunUnderWay = None,
     place: Place = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Resume also with other models or tools than at its start.")
+        bool, typer.Option("--force", help="Resume although models or tools differ from those at the start.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the steps afterwards.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Steps of the run, after its end.")] = False,
     as_json: Json = False,
     *,
     common: Common,
@@ -174,11 +174,11 @@ def resume(
 
 def gc(
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="30d", help="Last written longer ago: 90m, 12h, 30d, 4w.")
+        str | None, typer.Option("--older-than", metavar="30d", help="Minimum age to delete: 90m, 12h, 30d, 4w.")
     ] = None,
-    keep: Annotated[int | None, typer.Option(min=0, help="How many of the newest journals stay.")] = None,
+    keep: Annotated[int | None, typer.Option(min=0, help="Number of the newest journals to keep.")] = None,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Also those with runs that could still be resumed.")
+        bool, typer.Option("--interrupted", help="Include journals with runs that can still be resumed.")
     ] = False,
     place: Place = None,
     as_json: Json = False,

@@ -90,9 +90,7 @@ def reasons(steps: Sequence[StepRecord]) -> list[Reason]:
 
 
 def why(
-    run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="A run's id; the newest that went wrong if left out.")
-    ] = "",
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run's id; by default the newest failed run.")] = "",
     place: Place = None,
     allowed: Allow = None,
     as_json: Json = False,

@@ -68,7 +68,7 @@ def drawn_questions(spec: Plugin, count: int, seed: int, place: Plugin | None = 
     if draws is None:
         raise UsageError(
             f"the task {spec.name!r} draws no problems: give a file of them, `plait eval FILE --task {spec.name}`; "
-            "only countdown and tasks with `drawn` draw their own"
+            "only tasks with `drawn` draw their own"
         )
     given = draws(count, seed, **spec.options)
     return [DatasetQuestion(plugins.task(spec, text), want, place) for text, want in given]
@@ -112,6 +112,9 @@ def read_questions(
 def _question(
     plugins: Plugins, spec: Plugin, fields: Any, text: str, want: str, verifies: bool, place: Plugin | None
 ) -> DatasetQuestion:
+    read_row: Any = getattr(plugins.class_of("task", spec.name), "row_text", None)
+    if read_row is not None and not (isinstance(fields, dict) and text in fields):
+        fields = {text: read_row(fields)}
     if not isinstance(fields, dict) or not isinstance(fields.get(text), str):
         names = [str(name) for name in fields] if isinstance(fields, dict) else []
         there = did_you_mean(text, names) + (f" (there are: {', '.join(names)})" if names else "")

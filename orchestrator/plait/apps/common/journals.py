@@ -16,7 +16,7 @@ __all__ = ["Place", "journal_of", "place_of"]
 
 Place = Annotated[
     str | None,
-    typer.Option("--from", metavar="PATH", help="A journal, a folder or a store; the default one if left out."),
+    typer.Option("--from", metavar="PATH", help="Journal, folder or store; that of the settings by default."),
 ]
 
 

@@ -90,7 +90,7 @@ Task = Annotated[
         metavar="NAME[:k=v,…]",
         callback=typed,
         autocompletion=_names("task"),
-        help="What the text means: see `plait plugins`; as for all plugins, FILE.py:Class is one of your own.",
+        help="Meaning of the text: one of `plait plugins task`, or FILE.py:Class of your own.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -100,7 +100,7 @@ Planner = Annotated[
         metavar="NAME[:k=v,…]",
         callback=typed,
         autocompletion=_names("planner"),
-        help="How the work is split, with options.",
+        help="Planner that splits the work, with options.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -110,7 +110,7 @@ Policies = Annotated[
         "--policy",
         metavar="NAME[:k=v,…]",
         callback=all_typed,
-        help="Order, place, prune; repeatable.",
+        help="Policy that orders, places or prunes steps; repeatable.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -120,7 +120,7 @@ Merge = Annotated[
         metavar="NAME[:k=v,…]",
         callback=typed,
         autocompletion=_names("merge"),
-        help="How branches become one answer.",
+        help="Merge of branches into one answer.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -134,14 +134,20 @@ Allow = Annotated[
         rich_help_panel=_WHERE,
     ),
 ]
-Count = Annotated[int | None, typer.Option("--n", min=1, help="Samples or threads.", rich_help_panel=_WHAT)]
+Count = Annotated[
+    int | None, typer.Option("--n", min=1, help="Number of branches (samples, threads).", rich_help_panel=_WHAT)
+]
 Tokens = Annotated[int | None, typer.Option(min=1, help="Token limit per run.", rich_help_panel=_WHAT)]
-Seconds = Annotated[float | None, typer.Option(min=0.001, help="Time limit per run.", rich_help_panel=_WHAT)]
+Seconds = Annotated[
+    float | None, typer.Option(min=0.001, help="Time limit per run, in seconds.", rich_help_panel=_WHAT)
+]
 MaxTokens = Annotated[
     int | None,
     typer.Option(min=1, help="Token limit of the call that answers, without thoughts.", rich_help_panel=_WHAT),
 ]
-Temperature = Annotated[float | None, typer.Option(min=0.0, help="Of that call; 0 is greedy.", rich_help_panel=_WHAT)]
+Temperature = Annotated[
+    float | None, typer.Option(min=0.0, help="Temperature of it; 0: greedy.", rich_help_panel=_WHAT)
+]
 _GENERATION: dict[str, Any] = {
     "max_tokens": MaxTokens,
     "temperature": Temperature,
@@ -198,7 +204,7 @@ class Common:
     base_url: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Server of the worker http; several with commas between.", rich_help_panel=_WHERE
+            metavar="URL", help="URL of the worker http's server; several separated by commas.", rich_help_panel=_WHERE
         ),
     ] = None
     api_key_env: Annotated[
@@ -207,9 +213,7 @@ class Common:
     ] = None
     tools: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.py[:NAME]", help="Its @tool functions, or one, may be called.", rich_help_panel=_WHERE
-        ),
+        typer.Option(metavar="FILE.py[:NAME]", help="File of @tool functions, or one of them.", rich_help_panel=_WHERE),
     ] = None
     mcp: Annotated[
         list[str] | None,
@@ -219,10 +223,12 @@ class Common:
     allow: Allow = None
     journal: Annotated[
         str | None,  # not a path: the word `off` is not one
-        typer.Option(metavar="PATH", help="Where runs are written: a file, a folder, `off`.", rich_help_panel=_WHERE),
+        typer.Option(metavar="PATH", help="File or folder for the journal, or `off`.", rich_help_panel=_WHERE),
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Of all sampling.", rich_help_panel=_WHERE)] = None
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings, TOML.", rich_help_panel=_WHERE)] = None
+    seed: Annotated[int | None, typer.Option(help="Random seed.", rich_help_panel=_WHERE)] = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings file, TOML.", rich_help_panel=_WHERE)
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", autocompletion=_settings, rich_help_panel=_WHERE,

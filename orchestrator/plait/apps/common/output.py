@@ -23,7 +23,7 @@ __all__ = ["DEBUG", "SECOND_WORD", "CommandCancelled", "Json", "Output", "cancel
 
 P = ParamSpec("P")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object; everything else goes to standard error.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object as output; all else on standard error.")]
 
 DEBUG = "PLAIT_DEBUG"
 """Environment variable: set, errors come with their traceback."""

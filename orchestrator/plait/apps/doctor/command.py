@@ -33,10 +33,8 @@ _PROMPT = "3 5 7 11 -> 24"
 
 @common_options
 def doctor(
-    quick: Annotated[bool, typer.Option("--quick", help="Only look: load no libraries and start nothing.")] = False,
-    versions: Annotated[
-        bool, typer.Option("--versions", help="Print the versions of plait and of its libraries only.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Skip checks that load libraries or start anything.")] = False,
+    versions: Annotated[bool, typer.Option("--versions", help="Versions of plait and of its libraries only.")] = False,
     planner: Planner = None,
     as_json: Json = False,
     *,

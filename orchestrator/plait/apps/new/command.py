@@ -41,8 +41,8 @@ def tried(kind: str, file: str, name: str) -> list[str]:
 
 
 def new(
-    kind: Annotated[NewKind, typer.Argument(help="What is written.")],
-    name: Annotated[str, typer.Argument(help="Its name, such as `second-look`: the file is second_look.py.")],
+    kind: Annotated[NewKind, typer.Argument(help="Kind of the plugin.")],
+    name: Annotated[str, typer.Argument(help="Name of the plugin, such as `second-look` for second_look.py.")],
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the file.")] = Path(),
 ) -> None:
     """Write one file with a plugin of your own, replies to try it with, and its test."""

@@ -20,8 +20,8 @@ __all__ = ["COMMANDS", "repl"]
 
 @common_options
 def repl(
-    plain: Annotated[bool, typer.Option("--plain", help="Plain lines, as for a pipe.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Leave with 1 if anything went wrong.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Plain lines of text, as in a pipe.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 after any error.")] = False,
     *,
     request: Request,
     common: Common,

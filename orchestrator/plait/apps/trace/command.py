@@ -48,23 +48,21 @@ def trace(
         Literal["chrome", "otel", "json", "atif", "mooncake"],
         typer.Option(
             "--format",
-            help="chrome: for Perfetto; otel: OpenTelemetry spans; json: all that is known; atif: a trajectory "
+            help="chrome: for Perfetto; otel: OpenTelemetry spans; json: the whole record; atif: a trajectory "
             "(Harbor); mooncake: the load on the server, for replays.",
         ),
     ] = "chrome",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write; by default plait-ID.FORMAT.json.")
+        Path | None, typer.Option(metavar="FILE", help="Output file; plait-ID.FORMAT.json by default.")
     ] = None,
-    ray: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A file of ray.timeline() to put beside it (chrome).")
-    ] = None,
+    ray: Annotated[Path | None, typer.Option(metavar="FILE", help="File of ray.timeline() to add (chrome).")] = None,
     send: Annotated[
-        bool, typer.Option("--send", help="Send the spans as OTEL_… variables say instead of writing them (otel).")
+        bool, typer.Option("--send", help="Send the spans to the address in OTEL_… instead of a file (otel).")
     ] = False,
     content: Annotated[
-        bool, typer.Option("--content", help="Prompts, texts and arguments too (otel; json has them always).")
+        bool, typer.Option("--content", help="Include prompts, texts and arguments (otel; json always has them).")
     ] = False,
-    redact: Annotated[bool, typer.Option("--redact", help="No texts, arguments or token ids (atif).")] = False,
+    redact: Annotated[bool, typer.Option("--redact", help="Leave out texts, arguments and token ids (atif).")] = False,
     place: Place = None,
     allowed: Allow = None,
     as_json: Json = False,

@@ -27,9 +27,9 @@ def view(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
     ] = "",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write; plait-ID.html by default.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file; plait-ID.html by default.")] = None,
     open_it: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Show it in a browser; by default if there is a display.")
+        bool | None, typer.Option("--open/--no-open", help="Open it in a browser; by default if there is a display.")
     ] = None,
     place: Place = None,
     allowed: Allow = None,

@@ -107,10 +107,10 @@ class Answer(Frozen):
     tokens: tuple[Token, ...] = ()
     """The output's tokens with their log-probabilities, if `top_logprobs` asked for them and one call wrote it."""
     anew: tuple[str, ...] = ()
-    """Why parts of a conversation were rendered anew, and not continued token for token."""
+    """Why parts of a conversation were rendered again instead of continued token for token."""
     report: Report = Field(default_factory=Report)
     plan: Plan | None = None
-    """The first plan, as the planner made it. What steps expanded into stands in `trace`."""
+    """The planner's first plan. Expansions of steps are in `trace`."""
 
     made_of: Callable[[], Provenance] | None = Field(default=None, exclude=True, repr=False)
     """Makes its provenance, when somebody asks for it."""
@@ -168,7 +168,7 @@ class Answer(Frozen):
 
     def _cost(self) -> str:
         reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
-        cancelled = f", {self.usage.cancelled} of them read by nobody" if self.usage.cancelled else ""
+        cancelled = f", {self.usage.cancelled} of them wasted" if self.usage.cancelled else ""
         usage = self.usage
         least = "about " if usage.uncounted else ""
         return (
@@ -184,7 +184,7 @@ class Answer(Frozen):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the answer and why, what branches said, each step as a tree, and the cost."""
+        """Return the HTML for a notebook: the answer and its reason, the branches, the tree of steps, and the cost."""
         text = self.text if self.answer is None else as_text(self.answer)
         failed = "" if self.failure is None else f"<br>{escape_text(self.failure.message)}"
         head = f"<b>{escape_text(text)}</b><br>{self.status}{_VERDICTS[self.verified]}. {escape_text(self.why)}{failed}"
@@ -253,8 +253,7 @@ class Answer(Frozen):
 
     @property
     def total_tokens(self) -> int:
-        """Generated tokens of all attempts, cancelled ones included as far as their server told of them
-        (`Usage.uncounted`)."""
+        """Generated tokens of all attempts, with the reported tokens of cancelled ones (`Usage.uncounted`)."""
         return self.report.usage.completion
 
     @property
@@ -381,7 +380,7 @@ def report(run: RunRecord) -> Report:
 
 
 def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathSegment, ...]:
-    """Walk back from the output along the steps that ended last before each could go on."""
+    """Walk back from the output along the needs that ended last before each step could start."""
     known = {step.step: step for step in steps}
     expanded = {step.owner for step in steps}
     spells: list[CriticalPathSegment] = []
@@ -412,7 +411,7 @@ def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathS
 
 def _attempt(step: StepRecord) -> tuple[float | None, float | None, float]:
     """Return when a step was last ready, when it was last sent to a worker, and when that attempt of its own ended
-    (before what it expanded into; 0 if there is none)."""
+    (before its expansion; 0 without one)."""
     ready: float | None = None
     started: float | None = None
     left, before = 0.0, ""

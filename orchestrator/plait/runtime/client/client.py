@@ -65,11 +65,11 @@ class AsyncOrchestrator:
     """Plans, runs and answers requests over one set of workers.
 
     Use it as `async with AsyncOrchestrator(model="…") as orchestrator`, or call `close()` yourself; workers start with
-    the first run. Any number of runs may be under way at once; they share workers and prefix caches.
+    the first run. Any number of runs may be active at once; they share workers and prefix caches.
 
     Args:
         model: folder or name of the model; the bundled one if left out.
-        worker: `ray` (engines in Ray actors), `engine` (in this process), `http` (a server of yours), `scripted`, or a
+        worker: `ray` (engines in Ray actors), `engine` (in this process), `http` (your own server), `scripted`, or a
             third party's `pkg.mod:Class`.
         tools: functions that steps may call.
         workers: ready-made workers to use in place of what the configuration names.
@@ -95,7 +95,7 @@ class AsyncOrchestrator:
     step done
     answer 4
 
-    Raises `ConfigError` for settings that make no sense and `PluginError` for workers that are not there; `start` (or
+    Raises `ConfigError` for invalid settings and `PluginError` for unknown workers; `start` (or
     the first run) raises `WorkerError` for those that cannot start.
     """
 
@@ -151,7 +151,7 @@ class AsyncOrchestrator:
         self._pool: Pool | None = None
         self.lessons = Lessons(self.plugins.planner)
         self.on_taken: Callable[[Handle], object] | None = None
-        """Called with each run that was taken over from another process of the pool, when it goes on here."""
+        """Called with each run that was taken over from another process of the pool, when it resumes here."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -266,7 +266,7 @@ class AsyncOrchestrator:
     async def run(self, request: str | Request = "", *, plan: Plan | None = None, **fields: Any) -> Answer:
         """Run one request to its end and return the answer; arguments as for `submit`.
 
-        A run that fails returns an answer that says so. Cancelling the awaiting task gives the run up.
+        A failed run returns an answer with `status="failed"`. Cancelling the awaiting task cancels the run.
         """
         return await (await self._submit(request, fields, plan, False, answerable=False))
 
@@ -332,7 +332,7 @@ class AsyncOrchestrator:
         if plan is not None:
             of_kind("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
             if request.output is not None:
-                raise UsageError("output goes with a planner: what a plan of yours ends in is yours to read")
+                raise UsageError("`output` needs a planner: parse the answer of your own plan yourself")
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
         if plan is None and (path := self._briefs.path_of(request)) is not None:
@@ -350,7 +350,7 @@ class AsyncOrchestrator:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
                 if planner.size() < OFFLOAD_PLAN_STEPS:
                     event = self._expander.start(run, planner, brief, at)
-                else:  # to make so many steps takes longer than the event loop's other work may wait
+                else:  # making that many steps would block the event loop for too long
                     event = await asyncio.to_thread(self._expander.start, run, planner, brief, at)
             else:
                 if not live.outside:
@@ -377,8 +377,8 @@ class AsyncOrchestrator:
             handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
             if brief.request.planner.options.get("learn") is True:
                 self.lessons.follow(brief.request, brief.task, handle.finished)
-            told = handle.asked if answerable else None
-            self._asker.begin(run, driver.recorder, told=told, tenant=brief.request.tenant)
+            on_question = handle.asked if answerable else None
+            self._asker.begin(run, driver.recorder, on_question=on_question, tenant=brief.request.tenant)
             return handle
 
     def flow(self, request: str | Request = "", **fields: Any) -> LiveFlow:
@@ -424,11 +424,12 @@ class AsyncOrchestrator:
             run: its id, or as much of the beginning as no other run's has.
             on_uncertain_side_effect: for a call with side effects and an unknown outcome: `fail`, `ask` a person, or
                 `retry`; the configuration's by default. A tool that says it is idempotent is called again anyway.
-            tools: functions that its steps may call, besides the orchestrator's own.
+            tools: functions that its steps may call, in addition to the orchestrator's own.
             path: its journal, or the folder or store to look in; the configuration's by default.
-            force: go on although the models or tools here are not those that the run began with.
+            force: resume even if the models or tools differ from those that the run began with.
 
-        Raises `UsageError` for an unknown run, `ConfigError` for one that another process runs or that cannot go on.
+        Raises `UsageError` for an unknown run, and `ConfigError` for one that another process runs or that cannot be
+        resumed.
         """
         return await (await self._reopen(run, False, on_uncertain_side_effect, tools, path, force, answerable=False))
 
@@ -500,11 +501,11 @@ class AsyncOrchestrator:
 
     @property
     def runs(self) -> Mapping[str, Handle]:
-        """The runs under way, by their ids."""
+        """The active runs, by id."""
         return self._handles
 
     def resize(self, worker: str, slots: int | None = None) -> int:
-        """Use so many slots of a worker (0: none), and return how many are used. Raises `UsageError` for too many."""
+        """Limit a worker to `slots` slots, and return the number in use. Raises `UsageError` above its maximum."""
         return self._driver.resize(worker, slots) if self._driver is not None else 0
 
     def _listed(self, handle: Handle) -> None:
@@ -513,7 +514,7 @@ class AsyncOrchestrator:
 
     def answer(self, question: str, value: JsonValue) -> None:
         """Answer a question that a tool has put, by its id, as the operator. Raises `UsageError` for one that is not
-        open, `Unanswered` for an answer that is none of its choices."""
+        open, `Unanswered` for an answer that is not one of its choices."""
         self._asker.answer(question, value)
 
     def plan(self, request: str | Request = "", **fields: Any) -> Plan:
@@ -527,17 +528,17 @@ class AsyncOrchestrator:
         return plan
 
     async def provenance(self, request: str | Request = "", **fields: Any) -> Provenance:
-        """Return what the answer to a request will depend on beside its question: models, tools, planner and options,
+        """Return the provenance of the answer to a request, without its question: models, tools, planner and options,
         seed, version. Arguments as for `submit`; starts the workers, for only they know their models."""
         await self._started()
         return self._made_of(self.brief(request, **fields))()
 
     def _made_of(self, brief: PlanningContext) -> Callable[[], Provenance]:
-        """Return what makes the provenance of a request: nearly nobody asks for it."""
+        """Return a function that builds the provenance of a request, since it is rarely read."""
         return partial(self._provenance, brief.request, tools=brief.tools)
 
     def brief(self, request: str | Request = "", *, planned: bool = False, **fields: Any) -> PlanningContext:
-        """Return what a planner is told of a request, checked, and start nothing.
+        """Return the validated planning context of a request, and start nothing.
 
         With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
         request would raise.

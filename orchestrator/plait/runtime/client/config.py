@@ -415,7 +415,7 @@ class Config(BaseSettings):
     seed: int = Field(default=0, description="Of all sampling.")
     collector: bool = Field(
         default=True,
-        description="Whether Python's garbage collector is called less often while runs are under way, in the whole "
+        description="Whether Python's garbage collector runs less often while runs are active, in the whole "
         "process: a third of the time of very large plans. Turn it off where the application tunes its collector "
         "itself.",
     )
@@ -560,8 +560,8 @@ def _from_environment() -> _Source:
 
 
 def table(name: str, file: str | Path | None = None) -> tuple[str, dict[str, Any]]:
-    """Return the path of the settings' file, and a table of it that is for one command alone, such as `serve`; both
-    empty if there is none. Raises `ConfigError`."""
+    """Return the path of the settings' file, and its table for one command such as `serve`; both empty without a file.
+    Raises `ConfigError`."""
     path, whole = _read(file)
     part: object = whole.get(name, {})
     if not isinstance(part, dict):

@@ -40,7 +40,7 @@ Length = Callable[[Job, ModelCall], int]
 """Returns the number of tokens that a model call generates."""
 _RUN = "dry"
 _REPORT_TOKENS = 16
-"""Tokens between two reports, as of the workers: a budget that is not strict may be exceeded by so many per call."""
+"""Tokens between two reports, as of the workers: each call may exceed a non-strict budget by this number."""
 _TOKEN_CHARACTERS = 4
 _TOKEN_S = 1 / 400
 """Seconds per token of an assumed engine, for prices by the hour."""

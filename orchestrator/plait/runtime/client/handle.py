@@ -1,6 +1,6 @@
-"""One run under way, as its owner holds it: news, questions, the answer in the end.
+"""The handle of one active run: its events, its questions, and its answer.
 
-Turns the events that the driver's watchers see into news, and the records of a finished run into an answer.
+It converts the driver's events to `RunEvent`s, and the records of a finished run to an answer.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _is_plain_text(item: RunEvent | BaseException) -> TypeGuard[TextDelta]:
 
 
 class Standing:
-    """How far a run under way is within its limits of tokens and cost."""
+    """The use of an active run's limits of tokens and cost."""
 
     def __init__(self, run: Run) -> None:
         assert run.account is not None
@@ -98,13 +98,13 @@ class Standing:
         return budget.tokens if name == "tokens" else budget.cost
 
     def committed(self, name: Literal["tokens", "cost"]) -> float:
-        """Return what is used, and what attempts that run have reserved."""
+        """Return the use of a limit and the reservations of running attempts."""
         account = self._account
         return account.tokens + account.held_back.tokens if name == "tokens" else account.cost + account.held_back.cost
 
 
 class Handle:
-    """One run under way. Await it for the answer."""
+    """One active run. Await it for the answer."""
 
     def __init__(
         self,
@@ -148,8 +148,8 @@ class Handle:
                 driver.stream(self.run)
             for node in nodes:  # of a run that is taken up again: where they stand
                 self._news.put(StepEvent(at=0.0, record=step_record(node, event.at)))
-        self._read_by: Literal["nobody", "news", "wait"] = "nobody"
-        """Whether somebody reads the news, and nobody waits for the answer meanwhile: then the run keeps their pace."""
+        self._read_by: Literal["", "news", "wait"] = ""
+        """`news`: a reader follows the events and no caller awaits the answer, so the run keeps the reader's pace."""
         self._held = False
         """It starts nothing more until more of the news has been read."""
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
@@ -193,15 +193,15 @@ class Handle:
         return self._driver.now()
 
     def cancel(self, reason: str = "", *, cause: Cause = "user") -> None:
-        """Give the run up; awaiting it then returns what was done. `reason`: words for whoever reads of it."""
+        """Cancel the run; awaiting it then returns the partial answer. `reason`: a message for the answer's readers."""
         self._driver.cancel(self.run, reason, cause)
 
     def prune(self, step: str, reason: str = "") -> None:
-        """Give one step up, by its id; the run goes on without it, as when a policy stops a branch."""
+        """Cancel one step, by its id; the run continues without it, as when a policy stops a branch."""
         self._driver.prune(step, reason)
 
     def pause(self) -> None:
-        """Start nothing more of the run until `resume`. What runs goes on, and the budget's time runs on."""
+        """Pause the run until `resume`. Running steps continue, and time budgets keep counting."""
         self._driver.pause(self.run)
         self.paused = True
 
@@ -244,12 +244,12 @@ class Handle:
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """What tools of this run have asked and nobody has answered yet."""
+        """Open questions of this run's tools."""
         return self._asker.open(self.run)
 
     def answer(self, question: str, value: JsonValue, by: Answerer = OPERATOR) -> None:
         """Answer a question, by its id. Raises `UsageError` for one that is not open, `Unanswered` for an answer that
-        is none of its choices, `NotAllowed` for one who may not answer it."""
+        is not one of its choices, `NotAllowed` for a caller who may not answer it."""
         self._asker.answer(question, value, by)
 
     def asked(self, question: Question) -> None:
@@ -266,7 +266,7 @@ class Handle:
 
     @property
     def tokens(self) -> int:
-        """Tokens generated so far, as far as workers have told."""
+        """Tokens generated so far, as reported by workers."""
         live = sum(
             attempt.generated for attempt in self._driver.machine.attempts.values() if attempt.node.run.id == self.run
         )
@@ -310,7 +310,7 @@ class Handle:
         """
         if self._news is None:
             raise UsageError("submit with watch=True to follow a run's news")
-        if self._read_by == "nobody":
+        if not self._read_by:
             self._read_by = "news"
         try:
             while True:
@@ -368,7 +368,7 @@ class Handle:
         self._keep_pace()
 
     def _keep_pace(self) -> None:
-        """Hold the run back where much of its news is unread, and let it go on when it has been read."""
+        """Backpressure: pause the run while many of its events are unread, and resume it once they are read."""
         unread = len(self._news) if self._news is not None and self._read_by == "news" else 0
         if self._held:
             if unread <= UNREAD // 2:

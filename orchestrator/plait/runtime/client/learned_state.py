@@ -49,7 +49,7 @@ def with_learned(spec: Plugin, planner: type[Planner], request: Request) -> Plug
 
 
 def outcome_of(request: Request, answer: Answer, task: Task) -> RunOutcome:
-    """Return what a run tells its planner. A run without an answer is a wrong one."""
+    """Return a run's feedback for its planner. A run without an answer counts as wrong."""
     right = 0.0 if answer.answer is None else None if answer.verified is None else float(answer.verified)
     return RunOutcome(
         planner=request.planner, text=request.text, seed=request.seed, right=right, tokens=answer.usage.completion,
@@ -78,7 +78,7 @@ def learn(request: Request, outcome: RunOutcome, made: Made, path: Path | None =
     except OSError as error:
         raise ConfigError(f"{given} cannot be written: {error.strerror}") from None
     except ValueError:
-        raise ConfigError(f"{given} holds nothing that was learned: write it anew with `plait learn`") from None
+        raise ConfigError(f"{given} holds no learned state: write it again with `plait learn`") from None
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ def _read(path: Path) -> dict[str, Plugin]:
 
 
 def _write(path: Path, file: Mapping[str, Plugin]) -> None:
-    """Write all of a file, or nothing; nobody else may read it, as with journals."""
+    """Write a file atomically, readable only by its owner, as journals are."""
     descriptor, beside = tempfile.mkstemp(prefix=f".{path.name[:64]}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, on which ordinary functions have coroutines run: what the façade stands on."""
+"""An event loop on its own thread, which runs coroutines for the synchronous façade."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ...core.errors import UsageError
 log = logging.getLogger("plait.client")
 
 CLOSING = 60.0
-"""Seconds that closing may take; after that the loop is left behind, and whoever waits is answered all the same."""
+"""Timeout in seconds for closing; after it the loop is abandoned, and waiting callers get an error."""
 LEAVING = 5.0
-"""Seconds that what runs on the loop may take to end once it was told to."""
+"""Timeout in seconds for tasks on the loop to end after their cancellation."""
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class LoopThread:
         self._thread.start()
 
     def do(self, work: Coroutine[Any, Any, T] | Any) -> T:
-        """Run a coroutine, or wait for an awaitable, and return what comes of it. Ctrl-C cancels it.
+        """Run a coroutine, or wait for an awaitable, and return its result. Ctrl-C cancels it.
 
         Raises `UsageError` on the loop's own thread, in a forked process, and once this is closed.
         """
@@ -86,7 +86,7 @@ class LoopThread:
         return None
 
     def close(self) -> None:
-        """Clean up and end the thread. Whoever still waits in `do` is told so. May be called twice and from any thread
+        """Clean up and end the thread. Callers that wait in `do` get an error. May be called twice and from any thread
         but the loop's own, where it raises `UsageError`."""
         if os.getpid() != self._process:
             return  # what there is to free belongs to the process that made it

@@ -31,7 +31,7 @@ def _bundled() -> Path:
 
 BUNDLED = _bundled()
 CHAT = "smollm2"
-"""The one among them that plain questions go to where nobody names a model."""
+"""The default model for plain questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def cache() -> Path:
 
 
 def fetched(name: str) -> Path | None:
-    """Return the folder of a model that was fetched or converted, or `None` if it is not there."""
+    """Return the folder of a model that was fetched or converted, or `None` without one."""
     folder = cache() / name
     return folder if (folder / "config.json").is_file() else None
 

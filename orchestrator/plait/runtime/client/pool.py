@@ -28,9 +28,9 @@ class Pool:
 
     Args:
         config: says which store and pool, and how long a process may be silent.
-        runs: the runs under way, by their ids.
+        runs: the active runs, by id.
         reopen: takes a run up.
-        taken: returns who is told of runs that were taken over.
+        taken: returns the callback for runs that were taken over.
         driver: whose workers' slots the pool divides (`Config.share_slots`).
     """
 
@@ -146,8 +146,8 @@ class Pool:
                 log.info("run %s was taken over: its process had died", run)
             except PlaitError as error:
                 log.info("run %s was not taken over: %s", run, error)
-                # One that another process took may be orphaned again. Any other is tried again later, and later each
-                # time: the store may have been away, or this version may not be able to go on with it.
+                # A run that another process took may be orphaned again. Any other is retried with growing delays: the
+                # store may have been away, or this version may be unable to resume it.
                 if not isinstance(error, RunTaken):
                     self._later(run)
                     continue
@@ -165,8 +165,8 @@ class Pool:
 
 
 def divided(slots: int, wants: Mapping[str, int]) -> dict[str, int]:
-    """Return how many of an engine's slots each process uses, by how many it could use now. Those that need less than
-    an equal part have that; the others divide what is left; what nobody needs is divided again, to be there at once.
+    """Return the number of an engine's slots for each process, by the number that it could use now. A process that
+    needs less than an equal part gets its need; the others divide the rest; unneeded slots are divided again as spares.
     Each has one at least, so that none waits for ever: with more processes than slots they come to more than there are,
     and the engine's own queue holds the rest.
 

@@ -53,7 +53,7 @@ class PricingWorker(WorkerProxy):
 
 
 def priced(workers: Sequence[Worker], config: Config) -> list[Worker]:
-    """Return workers of which the results say what they cost, where there may be a price."""
+    """Return workers whose results include their cost, if there may be a price."""
     return [PricingWorker(worker, config) if config.prices or _hosted(worker, config) else worker for worker in workers]
 
 
@@ -123,8 +123,8 @@ def _hosted(worker: Worker, config: Config) -> str:
 
 @lru_cache(maxsize=64)
 def _published(model: str, base_url: str) -> Price | None:
-    """Return what a provider at an address asks for a model, by the tables that come with genai-prices; tiers of very
-    long prompts are left out. `None` without that package, for another address, and for a model that is not there."""
+    """Return a provider's price of a model, by address, from the tables of genai-prices; tiers of very long prompts are
+    left out. `None` without that package, for another address, and for an unknown model."""
     if not base_url:
         return None
     try:

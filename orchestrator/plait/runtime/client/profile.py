@@ -63,7 +63,7 @@ class Profile(Frozen):
 
 
 def machine() -> str:
-    """Return what tells this kind of machine from others: its processor and how many of it."""
+    """Return the kind of this machine: its processor and the number of them."""
     return f"{platform.machine()}-{os.cpu_count() or 1}"
 
 
@@ -75,7 +75,7 @@ def profile_file(model: str) -> Path:
 
 
 def load(path: Path) -> Profile:
-    """Read a profile. Raises `ConfigError` for a file that is none."""
+    """Read a profile. Raises `ConfigError` for any other file."""
     try:
         return Profile.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -94,7 +94,7 @@ MOST = 256
 
 
 def settled(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> Plugin:
-    """Return a planner with a number in the place of `auto`: the most branches of which all have ended within the
+    """Return a planner with a number instead of `auto`: the maximum number of branches that all end within the
     budget's seconds with probability 0.9, by the recorded lengths of such steps and the engine's pace, on one engine
     with nothing else to do. At least one.
 

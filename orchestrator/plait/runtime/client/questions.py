@@ -28,7 +28,7 @@ LATER = "later"
 _EVERY = 0.25
 """Seconds between two looks for answers from another process."""
 
-Told = Callable[[Question], None]
+OnQuestion = Callable[[Question], None]
 Answered = Mapping[str, tuple[JsonValue, GivenAnswer]]
 """Questions of earlier sessions, as the journal has them, and what was answered, by the question's id."""
 
@@ -44,8 +44,8 @@ class _Open:
     recorder: Recorder | None
     answers: Answered
     """What was answered in earlier sessions."""
-    told: Told | None
-    """Hears of each question, so that it can be answered from outside."""
+    on_question: OnQuestion | None
+    """Receives each question, so that it can be answered from outside."""
     tenant: str = ""
     """Who has submitted it."""
     waiting: dict[str, tuple[Question, asyncio.Future[_Said]]] = field(
@@ -54,7 +54,7 @@ class _Open:
 
 
 class QuestionQueue:
-    """Puts the questions of all runs under way."""
+    """Asks the questions of all active runs."""
 
     def __init__(self, on_ask: OnAsk | Literal["later"] | None = None) -> None:
         if on_ask is not None and on_ask != LATER and not callable(on_ask):
@@ -68,12 +68,12 @@ class QuestionQueue:
         run: str,
         recorder: Recorder | None,
         answers: Answered | None = None,
-        told: Told | None = None,
+        on_question: OnQuestion | None = None,
         tenant: str = "",
     ) -> None:
-        """Let a run's tools ask. Without `told` and without `on_ask` nobody can be asked. `tenant`: who has submitted
-        the run."""
-        self._runs[run] = _Open(recorder, answers or {}, told, tenant)
+        """Let a run's tools ask questions. Without `on_question` and `on_ask` every question fails. `tenant`: the
+        tenant that submitted the run."""
+        self._runs[run] = _Open(recorder, answers or {}, on_question, tenant)
 
     def end(self, run: str) -> None:
         """Forget a run that is over."""
@@ -101,7 +101,7 @@ class QuestionQueue:
 
     def answer(self, question: str, value: JsonValue, by: Answerer = OPERATOR) -> None:
         """Answer an open question, by its id. Raises `UsageError` for one that is not open, `Unanswered` for an answer
-        that is none of its choices, and `NotAllowed` for one who may not answer it; the question then stays open."""
+        that is not one of its choices, and `NotAllowed` for a caller who may not answer it; it then stays open."""
         for opened in self._runs.values():
             asked, future = opened.waiting.get(question, (None, None))
             if asked is not None and future is not None and not future.done():
@@ -127,17 +127,16 @@ class QuestionQueue:
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise Unanswered(f"{question.text!r} could not be put to anybody ({reason})") from error
-        if opened.told is None and not self._waits:
+        if opened.on_question is None and not self._waits:
             raise Unanswered(
-                f"{question.text!r}: nobody is there to be asked; pass on_ask=…, or submit the run and answer by its "
-                "handle"
+                f"{question.text!r}: no one can answer; pass on_ask=…, or submit the run and answer by its handle"
             )
         future: asyncio.Future[_Said] = asyncio.get_running_loop().create_future()
         opened.waiting[question.id] = (question, future)
         path = opened.recorder.path(question.run) if opened.recorder is not None else None
         try:
-            if opened.told is not None:
-                opened.told(question)
+            if opened.on_question is not None:
+                opened.on_question(question)
             while path is not None and not future.done():
                 reply = await asyncio.to_thread(take, path, question, opened.tenant)
                 if reply is not None and not future.done():

@@ -43,7 +43,7 @@ class Live:
     """What belongs to a request and lives in this process: it cannot be written down."""
 
     tools: tuple[ToolLike, ...] = ()
-    """Functions that this request alone may call, besides the orchestrator's own."""
+    """Functions that this request alone may call, in addition to the orchestrator's own."""
     verify: Own | None = None
     """Judges answers in place of the task."""
     planner: Planner | None = None
@@ -68,9 +68,9 @@ def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tupl
 
     Args:
         given: its text, or a request.
-        fields: fields of `Request` that are said besides, `verify`, and `tools`: functions, which plans may call, and
+        fields: further fields of `Request`, `verify`, and `tools`: functions, which plans may call, and
             descriptions of functions that the model may call and the caller runs.
-        hand_over: makes plugins known that are no names.
+        hand_over: registers plugins that are objects instead of names.
 
     Raises `UsageError`.
     """
@@ -117,10 +117,8 @@ class Briefs:
         if not planned:
             request = self._planned(request, live.lenient)
         elif not live.lenient and (without_effect := answer_fields(request.generation)):
-            raise UsageError(
-                f"{', '.join(without_effect)} has no effect on a plan of yours: say it in the plan's steps"
-            )
-        elif "learn" in request.planner.options:  # a plan of yours teaches nothing, also when it is resumed
+            raise UsageError(f"{', '.join(without_effect)} has no effect on your own plan: set it in the plan's steps")
+        elif "learn" in request.planner.options:  # the caller's own plan gives no feedback, also when it is resumed
             options = {name: value for name, value in request.planner.options.items() if name != "learn"}
             request = request.model_copy(update={"planner": Plugin(name=request.planner.name, options=options)})
         task = self._plugins.task(request.task, request.text)
@@ -304,4 +302,4 @@ def _check_tools(request: Request, tools: Sequence[ToolSpec]) -> None:
     chosen, offered = request.tool_choice, [tool.name for tool in request.tools]
     if chosen not in ("auto", "none", *offered) and not (chosen == "required" and offered):
         there = ", ".join(offered) or "none were given in `tools`"
-        raise UsageError(f"tool_choice={chosen!r} is none of auto, none, required, or a function ({there})")
+        raise UsageError(f"tool_choice={chosen!r} must be auto, none, required, or a function ({there})")

@@ -90,7 +90,7 @@ class Orchestrator:
             for text in texts:
                 handles.append(self._submitted(text, given))
         except BaseException:
-            for handle in handles:  # nobody would hold them
+            for handle in handles:  # the caller gets no handles to cancel
                 self._thread.call(handle.cancel)
             raise
         return [self._await(handle, handles) for handle in handles]
@@ -143,7 +143,7 @@ class Orchestrator:
                 self._do(news.aclose())
 
     def _submitted(self, request: str | Request, fields: Mapping[str, Any], plan: Plan | None = None) -> Handle:
-        """Start a run whose questions nobody hears of."""
+        """Start a run without a receiver of its questions."""
         given = (request, fields, plan, False)
         return self._do(self._inner._submit(*given, answerable=False))  # pyright: ignore[reportPrivateUsage]
 

@@ -27,12 +27,12 @@ log = logging.getLogger("plait.client")
 PATIENCE = 20.0
 """Seconds that Ray has to start where one engine in this process would do as well."""
 _NEEDS_RAY = ("worker", "engines", "max_engines", "cpus", "gpus", "placement")
-"""Settings of which each asks for engines in Ray actors."""
+"""Settings that each require engines in Ray actors."""
 
 
 def does_without_ray(config: Config) -> bool:
-    """Whether one engine in this process is as good as one in a Ray actor: nobody has asked for Ray, nor for what only
-    Ray has, and vLLM is installed here."""
+    """Return whether an engine in this process can replace one in a Ray actor: the settings ask neither for Ray nor for
+    one of its features, and vLLM is installed here."""
     asked = config.model_fields_set.intersection(_NEEDS_RAY) or config.tensor_parallel > 1
     here = "RAY_ADDRESS" not in os.environ and importlib.util.find_spec("vllm") is not None
     return config.worker == "ray" and not asked and here
@@ -121,7 +121,7 @@ def handed_over(given: object) -> list[Worker] | None:
 def tools(config: Config, plugins: Plugins, functions: Iterable[Any]) -> Worker:
     """Return the worker that runs tools: some functions, and what the configuration names; not started.
 
-    With `tool_actors` those of the file run in so many Ray actors. Raises `ConfigError` if there is no file.
+    With `tool_actors` the file's tools run in that number of Ray actors. Raises `ConfigError` without a file.
     """
     given = {"tools": functions, "file": config.tools, "mcp": config.mcp}
     if not config.tool_actors:
@@ -143,7 +143,7 @@ def bound_load(driver: Driver, pool: Sequence[Worker], config: Config) -> None:
 
 
 def room(config: Config) -> dict[str, Any]:
-    """Return what each engine reserves on a Ray cluster. Raises `ConfigError` for too few GPUs."""
+    """Return the reservation of each engine on a Ray cluster. Raises `ConfigError` for too few GPUs."""
     gpus, together = config.gpus, config.tensor_parallel
     if gpus is None and together > 1:
         gpus = together

@@ -1,1 +1,1 @@
-"""Runs under way, seen and steered from outside: what can be done to them, and the socket that takes it."""
+"""Inspect and control active runs from outside: the table of verbs, and the socket that accepts them."""

@@ -1,8 +1,8 @@
 """The socket of a process, by which others on this host ask it: one JSON object a line, there and back.
 
 A connection asks one thing: `{"do": "show", "run": "…"}`. The answer is any number of lines, the last of them
-`{"end": true}` or `{"error": "…"}`. Sockets stand in a folder that only their owner can enter. Both sides look whose
-process the other is: a folder that another user made first, or a socket that was put there, is not believed.
+`{"end": true}` or `{"error": "…"}`. Sockets are in a folder that only their owner can enter. Both sides check the
+owner of the other process: a folder that another user made first, or a socket that was put there, is not trusted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def folder() -> Path:
 
 
 def is_private(home: Path) -> bool:
-    """Whether a folder is there, is this user's, and nobody else's to enter. A link to one is none."""
+    """Return whether a path is a folder, no link, that belongs to this user and that only this user can enter."""
     try:
         status = home.lstat()
     except OSError:
@@ -88,7 +88,7 @@ async def opened(control: Control) -> AsyncGenerator[Path | None]:
         yield path
     finally:
         if server is not None:
-            for listening in server.sockets:  # nobody is taken in any more
+            for listening in server.sockets:  # accept no more connections
                 asyncio.get_running_loop().remove_reader(listening.fileno())
             for _ in range(4):  # turns of the loop in which one who has just come gets a task
                 await asyncio.sleep(0)
@@ -118,7 +118,7 @@ class ControlSocket:
 
 
 async def _serve(control: Control, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one question; whoever asks and goes away is forgotten."""
+    """Answer one question; a client that disconnects is dropped."""
     user = owner(writer.get_extra_info("socket"))
     if user not in (os.getuid(), 0):
         return
@@ -172,7 +172,7 @@ class Peer:
         self.path = path
 
     def ask(self, do: str, timeout: float | None = 10.0, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Ask, and yield the rows of the answer. Raises `UsageError` for a refusal, `OSError` for one that is gone."""
+        """Ask, and yield the rows of the answer. Raises `UsageError` for a refusal, `OSError` for a closed process."""
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(timeout)
             _connect(link, self.path)

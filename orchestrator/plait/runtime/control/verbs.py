@@ -1,4 +1,4 @@
-"""The table of verbs: what can be seen of runs that are under way, and what can be done to them.
+"""The table of verbs: the queries and commands for active runs.
 
 Every way to a run goes through this table: the sockets of processes (and so `plait runs`), the REPL's commands,
 `POST /runs/ID/VERB` of the server, and the tools of `plait mcp`.
@@ -39,7 +39,7 @@ _HEAD = 200
 
 
 class Steerable(Protocol):
-    """A run under way: a `Handle` of this process, or one in a store that another process has."""
+    """An active run: a `Handle` of this process, or a run in a store that another process has."""
 
     @property
     def run(self) -> str: ...
@@ -112,17 +112,17 @@ class Control:
         self._began = time.time()
 
     def find(self, run: str | None, *, changes: bool = True) -> Handle:
-        """Return the run with this id, or the only one whose id begins so; for `None` the only one under way.
+        """Return the run with this id, or the only one whose id begins so; for `None` the only active one.
         `changes`: whether it is then changed. Raises `UsageError`."""
         runs = self._orchestrator.runs
         name = match_run(run, (name for name in runs if self._sees(name)), changes=changes)
         if name is None:
             which = "no run" if run is None else f"no run {run!r}"
-            raise UsageError(f"there is {which} under way: `plait runs list --live` shows those that are")
+            raise UsageError(f"there is {which} active: `plait runs list --live` shows the active runs")
         return runs[name]
 
     def process(self) -> dict[str, Any]:
-        """Return what the process is."""
+        """Return the description of the process."""
         config = self._orchestrator.config
         names = [worker.name for worker in self._orchestrator.workers]
         workers = [{"name": name, "slots": self._orchestrator.resize(name)} for name in names]
@@ -130,11 +130,11 @@ class Control:
         return {"pid": os.getpid(), "began": self._began, "words": words, "worker": config.worker, "workers": workers}
 
     def list(self) -> list[dict[str, Any]]:
-        """Return a row for each run under way."""
+        """Return a row for each active run."""
         return [self.row(handle) for name, handle in self._orchestrator.runs.items() if self._sees(name)]
 
     def row(self, handle: Handle) -> dict[str, Any]:
-        """Return what a list says of a run."""
+        """Return a run's row in a list."""
         steps, request = handle.steps, handle.request
         states = [step.state for step in steps]
         return {
@@ -165,7 +165,7 @@ class Control:
         """Change the `slots` of a worker (which may be left out where there is only one), or the `log_level`."""
         if name == "log_level":
             if value.lower() not in _LEVELS:
-                raise UsageError(f"log_level={value!r} is none of {', '.join(_LEVELS)}")
+                raise UsageError(f"log_level={value!r} must be one of {', '.join(_LEVELS)}")
             logging.getLogger("plait").setLevel(value.upper())
             return
         if name != "slots":
@@ -173,9 +173,9 @@ class Control:
             raise UsageError(f"{name!r} is nothing of a process{near}: log_level and slots are")
         there = [worker.name for worker in self._orchestrator.workers if "think" in offer(worker).serves]
         if not worker and len(there) != 1:
-            raise UsageError(f"the slots of which worker? There are: {', '.join(there) or 'none'}")
+            raise UsageError(f"name the worker of the slots (workers: {', '.join(there) or 'none'})")
         if not value.isdecimal():
-            raise UsageError(f"slots={value!r} is no number of jobs at the same time")
+            raise UsageError(f"slots={value!r} must be a number of concurrent jobs")
         self._orchestrator.resize(worker or there[0], int(value))
 
     async def do(self, message: Mapping[str, Any], by: Answerer = OPERATOR) -> AsyncGenerator[dict[str, Any], None]:
@@ -261,16 +261,16 @@ _REASON = VerbArgument("reason", "Why, for those who read the run.")
 VERBS: dict[str, Verb] = {
     verb.name: verb
     for verb in (
-        Verb("process", "Say what the process is.", Control.process, (), "look", of_run=False),
-        Verb("list", "List the runs under way.", Control.list, (), "look", of_run=False),
+        Verb("process", "Describe the process.", Control.process, (), "look", of_run=False),
+        Verb("list", "List the active runs.", Control.list, (), "look", of_run=False),
         Verb("show", "Show one run with all of its steps.", Control.show, (_RUN,), "look", of_run=False),
         Verb("watch", "Follow a run to its end.", Control.watch, (_RUN,), "look", of_run=False),
         Verb("cancel", "Give a run up; its process prints what was done.", _cancel, (_REASON,), past="cancelled"),
         Verb(
-            "prune", "Give steps of a run up; it goes on without them.", _prune,
+            "prune", "Cancel some steps of a run; it continues without them.", _prune,
             (VerbArgument("step", "The step's name; child-*: all such steps.", required=True), _REASON), past="pruned",
         ),
-        Verb("pause", "Start nothing more of a run; what runs goes on.", _pause, past="paused"),
+        Verb("pause", "Pause a run; running steps continue.", _pause, past="paused"),
         Verb("resume", "Start steps again after `pause`.", _resume, past="resumed"),
         Verb(
             "answer", "Answer what a tool of a run asks.", _answer,

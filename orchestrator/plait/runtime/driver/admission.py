@@ -1,7 +1,7 @@
-"""Whether one more run is taken while others wait. A queue without a bound makes all of them late; this one refuses.
+"""Limit the number of waiting runs. An unbounded queue would delay all of them; this one rejects new runs.
 
-A run waits while nothing of it is under way, which is the same measure whatever order the scheduler serves runs in: by
-Little's law (`L = λ·W`) runs that wait, divided by the runs that end in a second, is how long one of them waits.
+A run waits while it has no attempt, a measure that does not depend on the scheduler's order. By Little's law
+(`L = λ·W`), the waiting time of a run is the number of waiting runs divided by the runs that end per second.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from ...core.messages import pluralise
 from ...machine import Machine
 
 _ENDS = 256
-"""Ends of runs that the rate is taken of."""
+"""Number of latest ends of runs that determine the rate."""
 
 
 class Admission:
-    """Refuses runs beyond a bound. Pure: it is told the time.
+    """Rejects runs above a limit. Pure: callers pass the time.
 
     Args:
-        most: runs that may wait; `None`: any number.
+        most: maximum number of waiting runs; `None`: no limit.
     """
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most
         self._ends: deque[float] = deque(maxlen=_ENDS)
-        """When runs ended, since it last happened that none waited."""
+        """Times at which runs ended, since the queue was last empty."""
         self._since = 0.0
         self._known: float | None = None
-        """Seconds of a run, by the last time that some waited."""
+        """Seconds per run from the last time that runs waited."""
 
     def ended(self, at: float) -> None:
-        """Take note that a run has ended."""
+        """Record the end of a run."""
         if self.most is not None:
             self._ends.append(at)
 
     def seconds(self, waiting: int, now: float) -> float | None:
-        """Return the seconds until so many runs have been served at the rate of late; `None` before any has ended."""
+        """Return the seconds to serve `waiting` runs at the recent rate, or `None` before the first end."""
         interval = self._each(now)
         return None if interval is None else waiting * interval
 
@@ -48,12 +48,14 @@ class Admission:
         return max(now - since, 1e-6) / len(self._ends)
 
     def check(self, machine: Machine, now: float, coming: int = 0) -> None:
-        """Raise `Overloaded` if a run more would be too many; `coming` have been taken that the machine has not heard
-        of."""
+        """Raise `Overloaded` if one more run would exceed the limit; `coming` runs were accepted but not yet submitted
+        to the machine."""
         if self.most is None:
             return
         free = sum(max(0, worker.free) for worker in machine.workers.values() if worker.up and "think" in worker.serves)
         waiting = max(0, coming - free) + machine.waiting_runs
+        # Ends count only while runs wait: an idle server ends few runs, which is not its rate under load.
+        # Ends count only while runs wait: an idle server ends few runs, which is not its rate under load.
         if not waiting:
             self._known, self._since = self._each(now), now
             self._ends.clear()
@@ -61,12 +63,12 @@ class Admission:
             return
         wait = self.seconds(waiting + 1, now)
         estimate = (
-            "how long it would take is not known, as no run has ended yet"
+            "the waiting time is unknown, as no run has ended yet"
             if wait is None
             else (f"at the present rate it would wait about {wait:.2g} s")
         )
         raise Overloaded(
-            f"{pluralise(waiting, 'run')} of {self.most} allowed (max_waiting) are waiting, and one more is not taken: "
+            f"{pluralise(waiting, 'run')} of {self.most} allowed (max_waiting) are waiting, and one more is rejected: "
             f"{estimate}; send it again then, add engines, or raise max_waiting",
             wait,
         )

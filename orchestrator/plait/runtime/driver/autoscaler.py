@@ -1,11 +1,11 @@
-"""Engines that come and go with the load: how many there should be, and the task that sees to it.
+"""Autoscaling of engines: choose their number by the load, and start or close them.
 
-`Scaler` is pure and runs in the simulator as well. It wants as many engines as keep `target` of the slots taken, and it
-looks back before it acts, as Kubernetes' horizontal autoscaler does: it grows to the least that was wanted in the last
-`patience` seconds, and shrinks to the most that was wanted in the last `cool_down`.
+`Scaler` is pure and runs in the simulator as well. It chooses the number of engines at which a fraction `target` of the
+slots is taken, and looks back before it acts, as Kubernetes' horizontal autoscaler does: it grows to the minimum of the
+last `patience` seconds, and shrinks to the maximum of the last `cool_down`.
 
-An engine that is to go takes no new steps. What it still runs after `drain` seconds goes on elsewhere from the tokens
-that it has told.
+A draining engine takes no new steps. Attempts that still run after `drain` seconds continue on other engines from their
+reported tokens.
 """
 
 from __future__ import annotations
@@ -30,54 +30,58 @@ __all__ = ["Bounds", "Elastic", "Scaler"]
 log = logging.getLogger("plait.elastic")
 
 INTERVAL = 0.5
-"""Seconds between two looks at the load."""
+"""Seconds between two checks of the load."""
 
 
 class Bounds(Frozen):
-    """How many engines there may be, and how quickly that changes. Seconds."""
+    """Limits of the number of engines, and delays of its changes in seconds."""
 
     least: int = Field(default=1, ge=1)
     most: int = Field(default=1, ge=1)
     target: float = Field(default=0.8, gt=0, le=1)
-    """Share of the slots that should be taken."""
+    """Target fraction of taken slots."""
     patience: float = Field(default=2.0, ge=0)
-    """For so long more engines must have been wanted before one comes."""
+    """Delay in seconds before an engine starts under a higher load."""
     cool_down: float = Field(default=60.0, ge=0)
-    """For so long fewer must have been wanted before one goes."""
+    """Delay in seconds before an engine is closed under a lower load."""
     drain: float = Field(default=10.0, ge=0)
-    """That an engine which goes gets to end what it runs."""
+    """Seconds that a draining engine has to end its attempts."""
 
 
 class Scaler:
-    """Says how many engines there should be. Pure: it is told time and load."""
+    """Chooses the number of engines. Pure: callers pass time and load."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self._wanted: deque[tuple[float, int]] = deque()
-        """What was wanted, within the longer of the two spans."""
+        """Chosen numbers with their times, over the longer of the two delays."""
 
     def wanted(self, now: float, steps: int, slots: int, engines: int) -> int:
-        """Return how many engines there should be, where `engines` of so many slots each are there or starting, and so
-        many steps run or could run. Times must not decrease."""
+        """Return the number of engines for `steps` that run or could run, if `engines` with `slots` each exist or are
+        starting. Times must not decrease."""
         bounds = self.bounds
         need = math.ceil(steps / (bounds.target * max(1, slots)))
         self._wanted.append((now, min(bounds.most, max(bounds.least, need))))
         span = max(bounds.patience, bounds.cool_down)
-        while len(self._wanted) > 1 and self._wanted[1][0] <= now - span:  # one is kept that is as old as the span
+        while len(self._wanted) > 1 and self._wanted[1][0] <= now - span:  # keep one as old as the span
             self._wanted.popleft()
+        # The minimum of a short span and the maximum of a long one: a short peak starts no engine, a short lull closes
+        # none.
+        # The minimum of a short span and the maximum of a long one: a short peak starts no engine, a short lull closes
+        # none.
         grown, kept = self._within(now, bounds.patience), self._within(now, bounds.cool_down)
         number = max(min(grown, default=0), min(max(kept, default=engines), engines))
         return min(bounds.most, max(bounds.least, number))
 
     def _within(self, now: float, span: float) -> list[int]:
-        """Return what was wanted in a span that ends now; nothing if it has not been looked at for so long."""
+        """Return the numbers chosen in a span that ends now; empty if the record is shorter than the span."""
         if self._wanted[0][0] > now - span:
             return []
         return [number for at, number in self._wanted if at > now - span] or [self._wanted[-1][1]]
 
 
 class ElasticDriver(Protocol):
-    """The part of a driver that is needed here."""
+    """The part of a driver that autoscaling uses."""
 
     machine: Machine
 
@@ -90,33 +94,33 @@ class ElasticDriver(Protocol):
         ...
 
     def join(self, worker: Worker) -> None:
-        """Take a worker in that has started."""
+        """Add a started worker."""
         ...
 
 
 class Elastic:
-    """Starts and closes the workers of a pool. The first `least` of them are the driver's to start.
+    """Starts and closes the workers of a pool. The driver starts the first `least` of them.
 
-    A worker has to bear being started again after `close`.
+    A worker must support `start` after `close`.
     """
 
     def __init__(self, driver: ElasticDriver, pool: Sequence[Worker], bounds: Bounds) -> None:
         self._driver, self._pool, self._bounds = driver, list(pool), bounds
         self._scaler = Scaler(bounds)
         self._going: dict[str, float] = {}
-        """When a worker that goes is to be closed."""
+        """Time at which a draining worker is closed."""
         self._work: dict[str, asyncio.Task[None]] = {}
         """Workers that are being started or closed."""
         self._again: dict[str, float] = {}
-        """When a worker that would not start is tried again."""
+        """Time of the next try to start a worker that failed to start."""
 
     @property
     def asleep(self) -> list[Worker]:
-        """The workers that are not to be started with the others."""
+        """The workers that start only under load."""
         return self._pool[self._bounds.least :]
 
     async def run(self) -> None:
-        """Look at the load now and then, until cancelled."""
+        """Check the load at regular intervals, until cancelled."""
         try:
             while True:
                 self.look()
@@ -128,7 +132,7 @@ class Elastic:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def look(self) -> None:
-        """Let engines come, or one go, as the load wants."""
+        """Start engines, or drain one, according to the load."""
         now, machine = self._driver.now(), self._driver.machine
         states = {worker.name: machine.workers.get(worker.name) for worker in self._pool}
         for worker in self._pool:
@@ -138,7 +142,7 @@ class Elastic:
             if state is None or not state.up:
                 del self._going[worker.name]
             elif not state.running or now >= until:
-                self._begin(worker, worker.close())  # what it runs ends as lost, with the tokens told, and goes on
+                self._begin(worker, worker.close())  # its attempts are lost with their reported tokens, and retried
         here = [
             worker
             for worker in self._pool
@@ -152,9 +156,12 @@ class Elastic:
         ready = [worker for worker in absent if worker not in starting and self._again.get(worker.name, now) <= now]
         for worker in ready[: max(0, wanted - len(here) - len(starting))]:
             self._begin(worker, self._start(worker))
+        # One engine at a time: the load of a drained engine must show on the others before the next one drains.
+        # One engine at a time: the load of a drained engine must show on the others before the next one drains.
         if len(here) > wanted and not starting and not self._going:
             least = min(here, key=lambda worker: (machine.workers[worker.name].running, -self._pool.index(worker)))
             self._going[least.name] = now + self._bounds.drain
+            # Zero slots and not `WorkerDown`: its attempts may end, and no step waits for it.
             offered = offer(least)
             self._driver.post(
                 WorkerUp(now, least.name, 0, offered.serves, offered.models, offered.cache_tokens, offered.block)
@@ -166,10 +173,10 @@ class Elastic:
 
     async def _start(self, worker: Worker) -> None:
         try:
-            await worker.close()  # of one that died for good something may be left
+            await worker.close()  # a worker that died may have left resources
             await worker.start()
         except RAISED as error:
-            log.warning("%s did not come: %s", worker.name, error)
+            log.warning("%s did not start: %s", worker.name, error)
             self._again[worker.name] = self._driver.now() + max(self._bounds.cool_down, INTERVAL)
             return
         self._driver.join(worker)

@@ -54,12 +54,12 @@ from .routing_hints import Hinter
 log = logging.getLogger("plait.driver")
 
 Ended = tuple[Finish, Run | None]
-"""How a run ended, and its records (`None` if it was refused at once)."""
+"""The end of a run, and its records (`None` if it was rejected at once)."""
 
 WRITE_DELAY_S = 0.02
-"""How long events may wait to be written together."""
+"""Maximum time that events wait to be written together."""
 CACHE_REPORT_INTERVAL_S = 0.1
-"""Shortest time between two reports on a worker's prefix cache."""
+"""Minimum time between two reports on a worker's prefix cache."""
 MODEL_SILENCE_LIMIT_S = 900.0
 """Seconds without a report on a model step after which its attempt counts as lost."""
 CALL_SILENCE_LIMIT_S = 86_400.0
@@ -69,8 +69,8 @@ CALL_SILENCE_LIMIT_S = 86_400.0
 class Driver:
     """Runs a machine on the running event loop, with the given workers.
 
-    `recorder` writes what happens; without one nothing is written. `collector`: whether Python's garbage collector is
-    called less often while runs are under way (`garbage_collection.py`).
+    `recorder` writes events; without one nothing is written. `collector`: whether Python's garbage collector runs less
+    often while runs are active (`garbage_collection.py`).
     """
 
     def __init__(
@@ -88,16 +88,16 @@ class Driver:
         self.recorder.failed = self._give_up
         self._audience = Watchers(machine, self._give_up)
         self.watchers: list[Watcher] = self._audience.general
-        """Hear of every event."""
+        """Watchers of every event."""
         self._streamed: set[str] = set()
-        """Runs of which every model call streams."""
+        """Runs whose model calls all stream."""
         self._loop = asyncio.get_running_loop()
         self.jobs: JobTable = JobTable(workers, self._receive, self.now)
         self._collector = Collector(self._loop, collector)
         self.admission: Admission = Admission()
-        """Bounds the runs that wait, where it is given a bound."""
+        """Limits the number of waiting runs, if it has a limit."""
         self.elastic: Elastic | None = None
-        """Lets workers come and go. To be set before the start."""
+        """Autoscaling of workers. Must be set before the start."""
         self._pump = Pump(
             machine,
             self.recorder,
@@ -114,24 +114,24 @@ class Driver:
         self._idle = True
         """Nothing is being handled, and `_pump_events` is not due."""
         self._context = contextvars.copy_context()
-        """Of what is done on behalf of no run."""
+        """Context of work that belongs to no run."""
         self._contexts: dict[str, contextvars.Context] = {}
-        """Of runs: those of their submitters, which tools see."""
+        """Contexts of runs: those of their submitters, which tools see."""
         self._waiting: dict[str, asyncio.Future[Ended]] = {}
         self._wake: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._broken: BaseException | None = None
         self._closed = False
         self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
-        """Runs that have ended, to be told when that is written."""
+        """Futures of ended runs, to resolve when their ends are written."""
         self.traced: Callable[[int], str] | None = None
         """Returns the span of an attempt that is about to be sent out (`Job.trace`)."""
         self._hinter = Hinter()
         """Steps of attempts that were sent out with hints."""
         self._sizes: dict[str, int] = {}
-        """Slots of workers that shall not use all that they offer."""
+        """Slots of workers that are limited below their offer."""
         self._lost: deque[tuple[str, Exception]] = deque()
-        """Runs to end for a reason that is none of the machine's."""
+        """Runs to end because of an error outside the machine."""
 
     def now(self) -> float:
         """Return the time in seconds, on the event loop's monotonic clock."""
@@ -145,8 +145,8 @@ class Driver:
     # -- the outside -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all workers side by side but those that come with the load; raise the first `WorkerError`, with the
-        others closed again."""
+        """Start all workers concurrently, except autoscaled ones; on an error close them all and raise the first
+        `WorkerError`."""
         asleep = self.elastic.asleep if self.elastic is not None else ()
         now = [worker for worker in self.jobs.workers.values() if worker not in asleep]
         starts = [asyncio.ensure_future(worker.start()) for worker in now]
@@ -164,27 +164,28 @@ class Driver:
             self.jobs.spawn(self.elastic.run())
 
     def join(self, worker: Worker) -> None:
-        """Take a worker in that has started, for the first time or again."""
+        """Add a worker that has started, for the first time or again."""
         self._up(worker)
         self.jobs.spawn(self._follow(worker))
         if (news := cache_news(worker)) is not None:
             self.jobs.spawn(self._follow_cache(worker.name, news))
 
     def admit(self) -> None:
-        """Raise `Overloaded` if so many runs wait that no other is taken."""
+        """Raise `Overloaded` if the number of waiting runs has reached its limit."""
+        # Submitted runs may still be in the inbox, where the machine does not count them.
         coming = max(0, len(self._waiting) - len(self.machine.runs))
         if self.admission.most is not None:
             self.admission.check(self.machine, self.now(), coming)
 
     def submit(self, event: Submitted) -> asyncio.Future[Ended]:
-        """Hand in a run and return the future of its end."""
+        """Submit a run and return the future of its end."""
         future = self._expect(event.run)
         self._post(event)
         return future
 
     def adopt(self, machine: Machine, run: str) -> tuple[float, asyncio.Future[Ended]]:
-        """Go on with a run of another machine, of which no attempt is left. Return the time by this driver's clock
-        that is the other machine's present, and the future of the run's end."""
+        """Take over a run of another machine that has no attempt left. Return the time of this driver's clock that
+        corresponds to the other machine's present, and the future of the run's end."""
         future, at = self._expect(run), self.now()
         self._post(Adoption(machine, run, at))
         return at, future
@@ -195,70 +196,71 @@ class Driver:
         if self._closed:
             raise UsageError("this orchestrator was closed; make a new one")
         self._waiting[run] = future = self._loop.create_future()
+        # Tools of the run see the context variables of the caller that submitted it, not those of the loop.
         self._contexts[run] = contextvars.copy_context()
         self._collector.began(run)
         return future
 
     def reported(self, run: str, records: Run | None) -> None:
-        """Let go of the records of a run, which nobody reads any more. They refer to one another, so only the collector
-        would find them else. May be called on a thread."""
+        """Free the records of a run that are no longer read. May be called on a thread."""
+        # They refer to one another, so otherwise only the garbage collector would free them.
         if records is not None:
             records.dissolve()
         self._collector.reported(run)
 
     def ended(self, run: str) -> None:
-        """Let go of a run whose answer is there."""
+        """Free a run whose answer is complete."""
         self._collector.ended(run)
 
     def watch(self, run: str, watcher: Watcher) -> None:
-        """Tell a watcher of the events of one run, until it has ended."""
+        """Add a watcher of the events of one run, until the run has ended."""
         self._audience.add(run, watcher)
 
     def stream(self, run: str) -> None:
-        """Let every model call of a run stream its text, whatever its plan says, until the run has ended."""
+        """Make every model call of a run stream its text, even against its plan, until the run has ended."""
         self._streamed.add(run)
 
     def unwatch(self, run: str, watcher: Watcher) -> None:
-        """Tell a watcher nothing more of a run."""
+        """Remove a watcher of a run."""
         self._audience.remove(run, watcher)
 
     def cancel(self, run: str, reason: str = "", cause: Cause = "user") -> None:
-        """Give a run up. Its future still resolves, with what was done."""
+        """Cancel a run. Its future still resolves, with the partial results."""
         self._post(Cancelled(at=self.now(), run=run, reason=reason, cause=cause))
 
     def prune(self, step: str, reason: str = "") -> None:
-        """Give one step up; its run goes on without it."""
+        """Cancel one step; its run continues without it."""
         self._post(Pruned(at=self.now(), step=step, reason=reason))
 
     def pause(self, run: str, on: bool = True) -> None:
-        """Start nothing more of a run, or (with `on=False`) go on. What runs is not stopped, and budgets' time runs."""
+        """Pause a run, or with `on=False` resume it. Running steps are not stopped, and time budgets keep counting."""
         self._post(Paused(at=self.now(), run=run, on=on))
 
     def limit(self, run: str, budget: Budget) -> None:
-        """Give a run other limits."""
+        """Change the limits of a run."""
         self._post(Limited(at=self.now(), run=run, budget=budget))
 
     def resize(self, worker: str, slots: int | None = None) -> int:
-        """Use so many slots of a worker from now on, and return how many are used. 0: start nothing more there; what
-        runs goes on. Raises `UsageError`."""
+        """Limit a worker to `slots` slots, and return the number in use. 0 starts no step there; running attempts
+        continue. Raises `UsageError`."""
         there = self.jobs.workers.get(worker)
         if there is None:
-            raise UsageError(f"there is no worker {worker!r}: there are {', '.join(self.jobs.workers)}")
+            raise UsageError(f"there is no worker {worker!r} (workers: {', '.join(self.jobs.workers)})")
         most = offer(there).slots
         if slots is not None:
             if not 0 <= slots <= most:
-                raise UsageError(f"{worker} was started with {most} slots: give it 0 to so many")
+                raise UsageError(f"{worker} was started with {most} slots: choose 0 to {most}")
             self._sizes[worker] = slots
             if worker in self.machine.workers and self.machine.workers[worker].up:
                 self._up(there)
         return self._sizes.get(worker, most)
 
     def post(self, event: Event) -> None:
-        """Hand in an event from outside, as a program's flow makes them."""
+        """Submit an event from outside, such as those of a program's flow."""
         self._post(event)
 
     async def close(self) -> None:
-        """Give up what still runs, then free workers and journals. May be called twice."""
+        """Cancel running work, then free workers and journals. May be called twice."""
         self._closed = True
         for run in list(self._waiting):
             self.cancel(run, cause="closed")
@@ -280,7 +282,7 @@ class Driver:
         self._awake()
 
     def _receive(self, event: Event) -> None:
-        """Take a worker's event, and handle it at once if nothing else is being handled."""
+        """Queue a worker's event, and handle it at once if no other event is being handled."""
         if self._broken is not None:
             return
         self._pump.inbox.append(event)
@@ -296,12 +298,12 @@ class Driver:
             self._loop.call_soon(self._pump_events)
 
     def _pump_events(self, _: object = None) -> None:
-        """Handle events until there are none, others are due their turn, or a thread has one."""
+        """Handle events until the inbox is empty, the slice is used up, or a thread handles one."""
         try:
             stopped = self._pump.step()
             if stopped is IDLE:
                 self._write_urgent()
-                # Nobody waits for the rest, so it is written together a little later.
+                # No caller waits for the other events, so they are written together a little later.
                 if self._flush is None and self.recorder.files:
                     self._flush = self._loop.call_later(WRITE_DELAY_S, self._write)
         except Exception as error:
@@ -317,7 +319,8 @@ class Driver:
             self._loop.call_soon(self._pump_events)
 
     def _write_urgent(self) -> None:
-        """Write that runs began or ended, then tell who waits."""
+        """Write starts and ends of runs, then resolve the futures of ended runs."""
+        # In this order: a caller must not get an answer whose end a crash could lose.
         if self.recorder.urgent:
             self.recorder.flush()
         if self._lost:
@@ -332,7 +335,7 @@ class Driver:
         self.recorder.flush()
 
     def _break_down(self, error: Exception) -> None:
-        """The machine raised: nothing can be trusted after it, so everyone is told."""
+        """Fail all runs after the machine raised: its state can no longer be trusted."""
         self._broken = error
         for future in [*self._waiting.values(), *(future for future, _ in self._over)]:
             if not future.done():
@@ -343,7 +346,8 @@ class Driver:
         log.error("the driver broke down", exc_info=error)
 
     def _give_up(self, runs: Sequence[str], error: Exception) -> None:
-        """End runs for a reason that is none of the machine's: their callers get the error."""
+        """End runs because of an error outside the machine: their callers get the error."""
+        # May be called on a thread or while an event is handled, so the ends are queued for the loop.
         self._lost.extend((run, error) for run in runs)
         self._loop.call_soon_threadsafe(self._end_lost)
 
@@ -366,11 +370,14 @@ class Driver:
                 job = action.job
                 node = self.machine.nodes.get(job.step)
                 if node is not None and node.step.side_effects and not self.recorder.intent(job):
-                    error = ConfigError("the call was not made: that it would be could not be written down")
+                    # Without the note a resumed run could not know that the call may have had effects.
+                    error = ConfigError("the call was not made: the journal could not be written before it")
                     self._pump.inbox.append(Failed(at=self.now(), attempt=job.attempt, failure=as_failure(error)))
                     return
                 if job.run in self._streamed and job.op.kind == "think" and not job.op.stream:
                     job = replace(job, op=job.op.model_copy(update={"stream": True}))
+                # Ends of attempts name no run, so the pump looks it up here for watchers.
+                # Ends of attempts name no run, so the pump looks it up here for watchers.
                 self._pump.runs[job.attempt] = job.run
                 if getattr(self.jobs.workers.get(action.worker), "hints", False):
                     job = replace(job, hints=self._hinter.hints(job, self.machine))
@@ -409,8 +416,8 @@ class Driver:
                 assert_never(action)
 
     def _expand(self, action: Expand, looked: asyncio.Future[object]) -> None:
-        """Go on with an expansion of which all that takes long is done. What that has raised is raised here again, and
-        fails the step."""
+        """Continue an expansion after its slow part has run on a thread."""
+        # Its error is only marked as read: `expand` raises it again, and it then fails the step.
         if not looked.cancelled():
             looked.exception()
         if self._broken is None:
@@ -424,7 +431,7 @@ class Driver:
     # -- workers -----------------------------------------------------------------------------------------------------
 
     async def _follow(self, worker: Worker) -> None:
-        """Report a worker's health until it is gone."""
+        """Report a worker's health until the worker is closed or lost."""
         up, patience = True, None
         try:
             async for healthy in worker.health():
@@ -450,25 +457,25 @@ class Driver:
             self._post(self._departure(worker))
 
     def _departure(self, worker: Worker, returning: bool = False) -> WorkerDown:
-        """Return the event of a worker that went away, with what it says of the cause."""
-        reason = getattr(worker, "lost", "")  # a worker of the user's may not have it
+        """Return the event of a worker that went away, with the cause that it reports."""
+        reason = getattr(worker, "lost", "")  # a user's worker may not have it
         return WorkerDown(at=self.now(), worker=worker.name, returning=returning, reason=str(reason)[:2_000])
 
     async def _follow_cache(self, worker: str, news: AsyncIterator[CacheUpdate]) -> None:
-        """Report what a worker says of its prefix cache, a few times a second at most."""
+        """Post a worker's reports on its prefix cache, at most every `CACHE_REPORT_INTERVAL_S`."""
         try:
             async for change in news:
                 self._post(CacheChanged(self.now(), worker, sound_cache(change)))
                 await asyncio.sleep(CACHE_REPORT_INTERVAL_S)
         except RAISED as error:
-            log.warning("%s tells nothing more of its cache: %s", worker, error)
+            log.warning("%s stopped reporting on its cache: %s", worker, error)
 
     def _up(self, worker: Worker) -> None:
         self._post(replace(arrival(worker, self.now()), slots=self.resize(worker.name)))
 
 
 def arrival(worker: Worker, at: float) -> WorkerUp:
-    """Return the event that says what a worker offers."""
+    """Return the event with a worker's offer."""
     offered = offer(worker)
     return WorkerUp(
         at=at,

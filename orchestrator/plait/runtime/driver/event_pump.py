@@ -1,4 +1,4 @@
-"""The pump: takes events from the inbox to the journal, then to the machine, and performs what the machine decides.
+"""The pump: write each event of the inbox to the journal, hand it to the machine, and perform the machine's actions.
 
 It holds the position in that work explicitly, so that the driver can leave and resume it at any action.
 """
@@ -37,13 +37,13 @@ from .garbage_collection import Collector, uncollected
 __all__ = ["Watcher", "Watchers"]
 
 LOOP_SLICE_S = 0.002
-"""How long events are handled before the event loop's other work has its turn."""
+"""Maximum time of handling events before the event loop's other work gets a turn."""
 OFFLOAD_PLAN_STEPS = 100
-"""Plan size from which on entering a plan is handled on a thread, beside the event loop."""
+"""Minimum size of a plan that enters on a thread, beside the event loop."""
 OFFLOAD_REACHED_STEPS = 5_000
-"""Number of steps that one end starts, or of branches that it joins, from which on it is handled on a thread."""
+"""Minimum number of started steps or joined branches of an end that is handled on a thread."""
 OFFLOAD_READ_CHARS = 100_000
-"""Number of characters that joins read (`Machine.reads`) from which on an end is handled on a thread."""
+"""Minimum characters that joins read (`Machine.reads`) at an end that is handled on a thread."""
 
 
 class Adoption(NamedTuple):
@@ -75,8 +75,8 @@ IDLE, YIELD = Idle(), Yield()
 
 
 class Pump:
-    """Handles the events of one driver, one after the other. `perform` carries an action out; `write` writes what is
-    urgent and resolves what waits for it."""
+    """Handles the events of one driver, one after the other. `perform` performs an action; `write` writes urgent
+    entries and resolves the futures that wait for them."""
 
     def __init__(
         self,
@@ -102,17 +102,17 @@ class Pump:
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._event: Event | Adoption | None = None
-        """The event that is in hand: its actions are not all performed, or a thread has it."""
+        """The current event: some of its actions are not yet performed, or a thread handles it."""
         self._concerned: tuple[str, ...] = ()
-        """The runs that the event in hand concerns, if anybody watches."""
+        """The runs that the current event concerns, if there are watchers."""
         self._thread: asyncio.Future[list[Action]] | None = None
         self._actions: Iterator[Action] = iter(())
-        """Actions of the event in hand that are left to perform."""
+        """Actions of the current event that are left to perform."""
 
     def step(self) -> Idle | Yield | WaitForThread:
-        """Handle events until there are none, the slice is used up, or one is on a thread."""
+        """Handle events until the inbox is empty, the slice is used up, or a thread handles one."""
         inbox, audience = self.inbox, self._audience
-        watched = audience.general or audience.of  # nobody begins to watch while this runs
+        watched = audience.general or audience.of  # no watcher is added while this runs
         until = perf_counter() + LOOP_SLICE_S
         while True:
             event = self._event
@@ -121,7 +121,7 @@ class Pump:
                 if not inbox:
                     return IDLE
                 event = inbox.popleft()
-                # Before the event is handled: the end of an attempt takes its entry out of `runs`.
+                # Before the event is handled: the end of an attempt removes its entry from `runs`.
                 self._concerned = self._runs_of(event) if watched else ()
                 if self._is_large(event):
                     self._write()  # callers of runs that have ended get their results before this, which takes long
@@ -151,14 +151,14 @@ class Pump:
 
     def _report(self, event: Event | Adoption, actions: list[Action]) -> None:
         """Report an event to watchers."""
-        # What has happened to an adopted run stands in the other journal; here its steps only begin.
+        # The past of an adopted run is in the other journal; here its steps only begin.
         seen = ForeignEvent(at=self._machine.now) if isinstance(event, Adoption) else event
-        self._audience.tell(seen, self._concerned, actions)
+        self._audience.notify(seen, self._concerned, actions)
 
     def _is_large(self, event: Event | Adoption) -> bool:
         """Whether an event takes so long that it is handled on a thread, beside the event loop."""
         if isinstance(event, Succeeded):
-            # What an end reaches has to be counted, so that is asked only of a machine with many steps.
+            # Counting the reached steps costs time itself, so only a machine with many steps does it.
             many = len(self._machine.nodes) >= OFFLOAD_REACHED_STEPS
             if many and self._machine.reach(event.attempt) >= OFFLOAD_REACHED_STEPS:
                 return True
@@ -172,8 +172,8 @@ class Pump:
             return self._take_over(event)
         recorder = self._recorder
         if not recorder.files and not recorder.alone and recorder.current is None:
-            return self._machine.handle(event)  # nothing is written, nor will be of what comes now
-        entry = self._recorder.take_one(event)  # first: whatever the machine makes of it, a replay has it
+            return self._machine.handle(event)  # no journal is open, and this event opens none
+        entry = self._recorder.take_one(event)  # first: a replay needs the event even if the machine raises
         actions = self._machine.handle(event)
         self._recorder.acted(entry, actions, self._machine.refused)
         return actions
@@ -225,42 +225,43 @@ Watcher = Callable[[Event, Machine, list[Action]], object]
 
 
 class Watchers:
-    """The watchers of one machine. One that raises hears of nothing more; if it watched a run, `give_up` ends that."""
+    """The watchers of one machine. A watcher that raises is removed; if it watched a run, `give_up` ends the run."""
 
     def __init__(self, machine: Machine, give_up: Callable[[Sequence[str], Exception], None]) -> None:
         self.general: list[Watcher] = []
-        """Hear of every event."""
+        """Watchers of every event."""
         self._machine, self._give_up = machine, give_up
         self.of: dict[str, list[Watcher]] = {}
         """By run."""
 
     def add(self, run: str, watcher: Watcher) -> None:
-        """Tell a watcher of the events of one run, until it has ended."""
+        """Add a watcher of the events of one run, until the run has ended."""
         self.of.setdefault(run, []).append(watcher)
 
     def remove(self, run: str, watcher: Watcher) -> None:
-        """Tell a watcher nothing more of a run."""
+        """Remove a watcher of a run."""
         if run in self.of:
             self.of[run] = [other for other in self.of[run] if other != watcher]
 
-    def tell(self, event: Event, runs: Iterable[str], actions: list[Action]) -> None:
-        """Tell of an event: the general ones, those of `runs`, and those of the runs in which something moved."""
-        for watcher in list(self.general):
-            self._tell(watcher, event, actions, None)
+    def notify(self, event: Event, runs: Iterable[str], actions: list[Action]) -> None:
+        """Report an event to the general watchers, to those of `runs`, and to those of runs in which a step moved."""
+        for watcher in list(self.general):  # a copy: a watcher that raises is removed meanwhile
+            self._call(watcher, event, actions, None)
         if not self.of:
             return
         concerned = dict.fromkeys(runs)
+        # An event may move steps of other runs too: a freed slot starts the step of another run.
         for move in self._machine.moves:
             concerned[move[1].rpartition(":")[0]] = None
         for run in concerned:
             for watcher in self.of.get(run, ()):
-                self._tell(watcher, event, actions, run)
+                self._call(watcher, event, actions, run)
 
-    def _tell(self, watcher: Watcher, event: Event, actions: list[Action], run: str | None) -> None:
+    def _call(self, watcher: Watcher, event: Event, actions: list[Action], run: str | None) -> None:
         try:
             watcher(event, self._machine, actions)
         except Exception as error:
-            log.exception("a watcher raised and hears of nothing more")
+            log.exception("a watcher raised and was removed")
             if run is None:
                 self.general.remove(watcher)
             else:

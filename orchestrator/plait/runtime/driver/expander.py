@@ -1,7 +1,7 @@
-"""Asks planners for plans and patches, for whoever runs a machine.
+"""Ask planners for plans and patches, on behalf of a driver or the simulator.
 
 Holds a run's planner and the readers of its expanding steps. Their plans, patches and exceptions become events. It has
-no clock and no loop: times are given to it.
+no clock and no loop: callers pass the times.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class _Reading:
 
     attempt: int
     reader: Reader | None
-    """`None` if it has raised and is not asked again."""
+    """`None` if it has raised and is not called again."""
     held: list[Plan] = field(default_factory=list[Plan])
-    """Patches that wait until the text is whole: they change the world, or need what does. An attempt that is lost
-    half-way is made again and voids its patches, which must not have done anything by then."""
+    """Patches with side effects, or that need such steps: they wait until the text is complete. A lost attempt is
+    retried and voids its patches, which must have had no effects by then."""
     names: set[str] = field(default_factory=set[str])
     """Names of the steps that are held."""
 
     def ready(self, patches: Sequence[Plan], brief: PlanningContext) -> list[Plan]:
-        """Return the patches that need not wait, and hold the others."""
+        """Return the patches that may start now, and hold the others."""
         ready: list[Plan] = []
         for patch in patches:
             effects = any(may_have_effects(step, brief) for step in patch.steps)
@@ -66,30 +66,30 @@ class _Open:
 
 
 class Expander:
-    """The planners of all runs under way. `revise` is applied to every plan and patch, with the brief
-    of its run, before it becomes an event."""
+    """The planners of all active runs. `revise` is applied to every plan and patch, with the planning context of its
+    run, before it becomes an event."""
 
     def __init__(self, revise: Callable[[Plan, PlanningContext], Plan] | None = None) -> None:
         self._revise = revise or _as_it_is
         self._runs: dict[str, _Open] = {}
         self._given: dict[str, PlanningContext] = {}
-        """Of runs of a finished plan: no planner is asked, but what their merges want is revised too."""
+        """Planning contexts of runs with a complete plan: they have no planner, but patches of merges are revised."""
         self.flows: dict[str, RunningFlow] = {}
-        """By the id of the step that stands for it."""
+        """By the id of the step that represents the flow."""
 
     def adopt(self, run: str, planner: Planner, brief: PlanningContext) -> None:
-        """Take a run that was planned before, so that its steps can go on expanding."""
+        """Register a run that was planned before, so that its steps can continue to expand."""
         self._runs[run] = _Open(planner, brief)
 
     def given(self, run: str, brief: PlanningContext) -> None:
-        """Take a run of a finished plan."""
+        """Register a run with a complete plan."""
         self._given[run] = brief
 
     def start(self, run: str, planner: Planner, brief: PlanningContext, at: float) -> Submitted:
         """Ask the planner for its first plan and return the event that submits it.
 
-        Raises `UsageError` if its options ask for too many steps, what the planner raised if that is a `PlaitError`,
-        else `PlannerError`. Nothing is kept of such a run.
+        Raises `UsageError` if its options ask for too many steps, a `PlaitError` of the planner as it is, and
+        `PlannerError` for any other error of the planner. Such a run is not registered.
         """
         try:
             demand_size(planner, brief)
@@ -114,31 +114,31 @@ class Expander:
         events: list[Event] = []
         for root, news in ends.items():
             flow = self.flows[root]
-            if machine.nodes[root].ended:  # given up as a whole
+            if machine.nodes[root].ended:  # the flow was cancelled as a whole
                 flow.close(news)
             else:
                 events += flow.heard(news, machine.now - self._runs[root.partition(":")[0]].shift, at)
         return events
 
     def shift(self, run: str, seconds: float) -> None:
-        """Say that a run goes on in a machine whose clock is so far ahead of the one that it had."""
+        """Set the seconds by which a run's new machine is ahead of its old clock."""
         self._runs[run].shift = seconds
 
     def is_flow(self, step: Step, run: str) -> bool:
-        """Whether a step of a run stands for a flow: the run's planner or one within it."""
+        """Return whether a step of a run represents a flow: the run's planner or one within it."""
         opened = self._runs.get(run)
         return opened is not None and (isinstance(opened.planner, Flow) or flow_within(step, opened.brief) is not None)
 
     def again(self, action: Expand, machine: Machine, trail: Iterable[FlowRecord], at: float) -> list[Event]:
-        """Run a flow anew through what a journal has of it; return what it had not said yet. Raises `ConfigError` for
-        one that is not what it was."""
+        """Replay a flow through its journal records; return the events that the journal lacks. Raises `ConfigError` if
+        the flow differs from its records."""
         opened = self._runs[action.step.partition(":")[0]]
         flow = self._flow(opened, machine.nodes[action.step].step, action, machine)
         assert flow is not None
         return again(flow, trail, lambda step: end_of(machine, step), at)
 
     def _flow(self, opened: _Open, step: Step, action: Expand, machine: Machine) -> RunningFlow | None:
-        """Return the flow that a step stands for, made anew; `None` if it stands for none."""
+        """Return a new `RunningFlow` for the flow that a step represents, or `None` for any other step."""
         within = flow_within(step, opened.brief)
         if within is None and not isinstance(opened.planner, Flow):
             return None
@@ -150,8 +150,9 @@ class Expander:
         return running
 
     def ahead(self, action: Expand, machine: Machine) -> Callable[[], object] | None:
-        """Return what of an expansion takes long and needs nothing of the machine, to be called on a thread before
-        `expand`: how an answer is read by a form of the caller's. `None` if there is nothing of that kind."""
+        """Return the slow part of an expansion, to be called on a thread before `expand`: the parsing of an answer by
+        the caller's form. `None` if there is no such part."""
+        # It must not touch the machine, which the loop changes meanwhile.
         node, opened = machine.nodes.get(action.step), self._runs.get(action.step.partition(":")[0])
         if action.result is None or action.result.patch is not None or node is None or opened is None:
             return None
@@ -165,14 +166,14 @@ class Expander:
         return partial(reader.look, action.result) if isinstance(reader, typed_answers.OutputReader) else None
 
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
-        """Feed a step's reader and return what it says, in order; after the step's result the last event closes it.
+        """Feed a step's reader and return its events, in order; after the step's result the last event closes it.
 
-        Whatever the planner raises is an event too, and ends the step. News of a step that is over gives nothing.
+        An error of the planner becomes an event too, and ends the step. Input for a step that is over gives no event.
         """
         step = machine.view().step(action.step)
         if step is None:
             return []
-        if action.result is not None and action.result.patch is not None:  # what a merge wants, no planner is asked
+        if action.result is not None and action.result.patch is not None:  # a merge's patch, which needs no planner
             asking = self._runs.get(step.run)
             brief = self._given.get(step.run) if asking is None else asking.brief
             patch = action.result.patch
@@ -194,6 +195,7 @@ class Expander:
                 return [_failed(action, at, _of_planner(opened.planner, f"flow {step.plan.name!r}", error), error)]
             if flow is not None:
                 return flow.begin(machine.now, at)
+        # Text of an older attempt comes late, and a reader that raised has failed the step already.
         reading = opened.readers.get(action.step)
         if reading is not None and (
             reading.attempt > action.attempt or (reading.attempt == action.attempt and reading.reader is None)
@@ -221,6 +223,7 @@ class Expander:
             patches += reading.ready([self._revise(sound_plan(patch, "its reader"), brief) for patch in fed], brief)
         last: Plan | None = None
         if action.result is not None:
+            # `merged` is optional: most readers need the result of a join alone and not its branches.
             merged = getattr(reading.reader, "merged", None)
             if merged is not None and step.kind == "join":
                 made: Plan | None = merged(action.result, step.branches())
@@ -242,7 +245,7 @@ class Expander:
 
 
 def _reader(opened: _Open, name: str, machine: Machine) -> Reader:
-    """Return the reader of a step: that of the flow within which it was made, or else that of the run's planner."""
+    """Return the reader of a step: that of the flow that made it, or else that of the run's planner."""
     step = machine.nodes[name].step
     if typed_answers.reads(step, opened.brief):
         return typed_answers.OutputReader(step, opened.brief)
@@ -257,7 +260,7 @@ def _reader(opened: _Open, name: str, machine: Machine) -> Reader:
 
 
 def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action]) -> FlowRecord | None:
-    """Return what an event that a machine has just handled has to do with the flow of a root, if anything."""
+    """Return the record of an event that a machine has just handled for the flow of a root, or `None`."""
     of_flow: Expanded | Pruned | None = None
     if isinstance(event, Expanded | Pruned) and (event.step == root or event.step.rpartition("/")[0] == root):
         of_flow = event if isinstance(event, Pruned) == (event.step != root) else None
@@ -267,7 +270,7 @@ def heard_at(root: str, event: Event, machine: Machine, actions: Sequence[Action
 
 
 def end_of(machine: Machine, step: str) -> End:
-    """Return how a step of a run that is under way has ended."""
+    """Return the end of a step of an active run."""
     node = machine.nodes[step]
     if node.outcome.result is not None:
         return End(step, node.outcome.result, None)
@@ -288,14 +291,14 @@ def _mentioned(patch: Plan) -> Iterator[str]:
 
 
 def _failed(action: Expand, at: float, error: PlaitError, raised: BaseException | None = None) -> Expanded:
-    """Return the end of an expansion, with where the planner's code `raised`, if it did and said nothing of its own."""
+    """Return the failed end of an expansion, with the frames of the planner's own exception `raised`."""
     frames = frames_of(raised) if raised is not None and raised is not error else ""
     failure = as_failure(error).model_copy(update={"frames": frames})
     return Expanded(at=at, step=action.step, attempt=action.attempt, failure=failure)
 
 
 def _of_planner(planner: Planner, what: str, error: BaseException) -> PlaitError:
-    """Return an error of the tree for what a planner's code raised."""
+    """Return a planner's exception as a `PlaitError`."""
     if isinstance(error, PlaitError):
         return error
     return PlannerError(f"{type(planner).__name__} raised {type(error).__name__} in its {what}: {error}")

@@ -1,8 +1,8 @@
-"""Runs flows: planners written as coroutines.
+"""Run flows: planners written as coroutines.
 
-No event loop: a coroutine is resumed when a step that it awaits has ended, until everything waits again; then the steps
-that it has made go out as one patch. What it does depends on the ends of steps and their order alone, so a run is taken
-up again by running the coroutine anew through the ends that the journal has.
+Without an event loop: a coroutine is resumed when a step that it awaits has ended, until all coroutines wait again;
+then its new steps go out as one patch. Its behaviour depends only on the ends of steps and their order, so a run is
+resumed by running the coroutine again through the ends in the journal.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log = logging.getLogger("plait.flows")
 
 T = TypeVar("T")
 _SPIN = 100_000
-"""Ended things that may be awaited without waiting for anything once."""
+"""Maximum number of ended steps that a flow may await in a row without suspending."""
 _MOST = 20_000
-"""Steps that may be made without waiting for anything once."""
+"""Maximum number of steps that a flow may make without suspending."""
 _PATCH = {"steps"}
-"""What a patch sets."""
+"""The fields that a patch sets."""
 _REMEDY = "make it a tool and `ctx.call` it; a flow awaits steps, `ctx.gather`, `ctx.first` and `ctx.race`"
 
 
@@ -57,7 +57,7 @@ class FlowTask(Promise[Any]):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a step, as a flow hears of it."""
+    """The end of a step, as a flow receives it."""
 
     step: str
     """Step id."""
@@ -66,8 +66,8 @@ class End:
 
 
 class RunningFlow:
-    """One flow of one run. `root` is the id of the step that stands for it, `attempt` the machine's number for that;
-    `turns`: a budget around it limits them."""
+    """One flow of one run. `root` is the id of the step that represents it, `attempt` the machine's number for that;
+    `turns`: a budget around it limits turns."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class RunningFlow:
         """Steps that have not ended, by id."""
         self._made: list[tuple[StepHandle[Any], Group | None]] = []
         self._refused: dict[str, str] = {}
-        """Why a budget of a scope does not allow steps that have not been sent out, by their names."""
+        """Refusals of unsent steps by a budget of a scope, by step name."""
         self._given_up: dict[str, str] = {}
         self._opened: set[str] = set()
-        """Groups whose budget the machine has been told."""
+        """Groups whose budget was sent to the machine."""
         self._turns = Turns(turns)
         self._waited: dict[str, Calls] = {}
-        """What led to steps that have not been sent out, by their names."""
+        """Model calls that led to unsent steps, by step name."""
         self._ready: deque[FlowTask] = deque()
         self._current: FlowTask | None = None
         self._spun = self._keeps = 0
@@ -102,28 +102,28 @@ class RunningFlow:
         """It read a result that a budget or deadline had cut."""
         self._watched: WatchSpan | None = None
         self.patient = False
-        """It may wait while none of its steps is under way: somebody else makes them."""
+        """It may wait while none of its steps is active, because another part makes them."""
         self._name = type(flow).__name__
         self._outside = self._place("")
         self.context: Context = Context(self, brief, self._name)
         self._main: FlowTask | None = None
 
     @property
-    def gone(self) -> str:
-        """Why the flow cannot be run again, if it cannot."""
+    def not_resumable(self) -> str:
+        """The reason why the flow cannot be resumed, or an empty text."""
         return self._flow.gone
 
-    # -- what the context asks ---------------------------------------------------------------------------------------
+    # -- calls of the context ----------------------------------------------------------------------------------------
 
     def add_step(self, handle: StepHandle[Any], group: Group | None, place: FlowPlace | None = None) -> None:
-        """Take a step that the flow has made. `place`: of the coroutine, by default of the one that runs now."""
+        """Add a step that the flow has made. `place`: that of its coroutine, by default of the running one."""
         if self._over:
             raise FlowError(f"{type(self._flow).__name__} made {handle.name} after it had ended")
         if len(self._made) >= _MOST:
             raise FlowError(f"it made {_MOST:,} steps without waiting for any: await some before it makes more")
         self._made.append((handle, group))
         refused = _count(group)
-        if refused:  # it enters the plan all the same, as a failed step: what is made of it may tolerate that
+        if refused:  # it enters the plan as a failed step: a join over it may tolerate that
             self._refused[handle.name] = refused
             handle.end(None, as_failure(BudgetExceeded(refused)))
             return
@@ -136,10 +136,10 @@ class RunningFlow:
         if self._current is not None:
             self._current.made.append(handle)
             if self._current.given_up:
-                self.give_up(handle, "made by what had been given up")
+                self.give_up(handle, "made by a cancelled coroutine")
 
     def place(self) -> FlowPlace:
-        """Return where the coroutine stands that runs now."""
+        """Return the place of the running coroutine."""
         return self._current.place if self._current is not None else self._outside
 
     def inner(self, place: FlowPlace) -> FlowPlace:
@@ -152,18 +152,19 @@ class RunningFlow:
         return FlowPlace(prefix, random.Random(derive(self.brief.request.seed, self._name, f"{prefix}random")))
 
     def give_up(self, handle: StepHandle[Any], reason: str) -> None:
-        """Give a step up."""
+        """Cancel a step."""
         self._given_up.setdefault(f"{self.root}/{handle.name}", reason)
 
     def keep(self, value: object) -> str:
-        """Keep something for the readers of its steps."""
+        """Keep a value for the readers of its steps, and return its name."""
+        # By a name and not in the step: a step is written to the journal, and the value need not be JSON.
         self._keeps += 1
         name = f"{self.root}#{self._keeps}"
         self.brief.kept[name] = value
         return name
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> Promise[T]:
-        """Run a coroutine beside the one that runs."""
+        """Start a coroutine beside the running one."""
         if not isinstance(coroutine, Coroutine):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise FlowError(f"a flow cannot wait for {coroutine!r}: {_REMEDY}")
         task = FlowTask(self, coroutine, self.inner(self.place()))
@@ -173,7 +174,7 @@ class RunningFlow:
         return task
 
     def abandon(self, task: Promise[Any], reason: str) -> None:
-        """Give a coroutine up, with all steps that it has made."""
+        """Cancel a coroutine, with all steps that it has made."""
         if not isinstance(task, FlowTask) or task.ended:
             return
         task.given_up = True
@@ -182,7 +183,7 @@ class RunningFlow:
                 self.give_up(step, reason)
         for inner in task.tasks:
             self.abandon(inner, reason)
-        if task is not self._current:
+        if task is not self._current:  # Python cannot throw into a coroutine that is running
             self._close(task)
         task.settle(error=StepFailed(repr(task), Failure(kind="Cancelled", message=reason)))
 
@@ -192,13 +193,13 @@ class RunningFlow:
         yield awaited
 
     def note_passed(self) -> None:
-        """Count what happens without waiting; a flow that would go on for ever is stopped."""
+        """Count awaits that did not suspend, and stop a flow with too many in a row: it may never end."""
         self._spun += 1
         if self._spun > _SPIN:
-            raise FlowError(f"it went on {_SPIN:,} times without waiting for a step that runs: it seems to have no end")
+            raise FlowError(f"it awaited ended steps {_SPIN:,} times in a row: it seems to have no end")
 
     def read(self, awaited: Promise[object], place: FlowPlace | None = None) -> None:
-        """Take note that a coroutine, by default the one that runs now, knows what came of something."""
+        """Record that a coroutine, by default the running one, has read the end of a step or coroutine."""
         if isinstance(awaited, StepHandle) and awaited.partial:
             self._cut = True
         place = place or (self._current.place if self._current is not None else None)
@@ -209,10 +210,10 @@ class RunningFlow:
         """Return the time, in seconds after the run began."""
         return self._now - self._began
 
-    # -- what the machine says ---------------------------------------------------------------------------------------
+    # -- events of the machine ---------------------------------------------------------------------------------------
 
     def begin(self, now: float, at: float) -> list[Event]:
-        """Start the coroutine, and return what it wants. `now` is the machine's time, `at` that of what is said."""
+        """Start the coroutine, and return its events. `now` is the machine's time, `at` that of the events."""
         self._began = self._now = now
         watched = WATCHDOG.begin(self._flow.turn_seconds)
         try:
@@ -230,22 +231,22 @@ class RunningFlow:
         return self._turn((), at)
 
     def heard(self, ends: Iterable[End], now: float, at: float) -> list[Event]:
-        """Take ends of steps, in order, and return what the flow wants now."""
+        """Handle ends of steps, in order, and return the flow's events."""
         if self._over:
             return []
         self._now = now
         return self._turn(ends, at)
 
     def more(self, at: float) -> list[Event]:
-        """Return what was made from outside, and what follows from it."""
+        """Return the events for steps that were made from outside."""
         return [] if self._over else self._go_on(at)
 
     def knows(self, step: str) -> bool:
-        """Whether the flow waits for the end of a step, by its id."""
+        """Return whether the flow waits for the end of a step, by its id."""
         return step in self._handles
 
     def close(self, ends: Iterable[End] = ()) -> None:
-        """Give up what still runs; a coroutine that minds is told so in the log."""
+        """Cancel running coroutines and steps; a coroutine that resists its cancellation is logged."""
         self._over = True
         for task in self._all(self._main):
             if not task.ended:
@@ -286,12 +287,12 @@ class RunningFlow:
         if main.ended:
             return self._ended(main, patches, at)
         if not self._handles and not patches and not self.patient:
-            error = FlowError("it waits for something that can never come: none of its steps is under way")
+            error = FlowError("it waits for ever: none of its steps is running")
             return self._stopped(error, at)
-        return self._said(patches, at)
+        return self._take_events(patches, at)
 
     def _resume(self, task: FlowTask) -> None:
-        """Let a coroutine run until it waits or ends."""
+        """Run a coroutine until it waits or ends."""
         if task.ended:
             return
         self._current, self._spun = task, 0
@@ -299,6 +300,7 @@ class RunningFlow:
             wanted: object = task.coroutine.send(None)
             while not isinstance(wanted, Promise):
                 name = "something that ended at once" if wanted is None else repr(wanted)[:200]
+                # Thrown at the `await` itself, so that the trace shows the line and the flow may catch it.
                 wanted = task.coroutine.throw(FlowError(f"it awaited {name}, which is no step: {_REMEDY}"))
             if wanted is task:
                 wanted = task.coroutine.throw(FlowError("it awaited itself"))
@@ -320,14 +322,14 @@ class RunningFlow:
             patches += self._patches()
         except BaseException as error:
             return self._stopped(error, at)
-        last = self._said(patches, at)  # before the end: what it gave up in its last turn is given up
+        last = self._take_events(patches, at)  # before `close`, which forgets the cancellations of the last turn
         self.close()
         end = Plan(steps=(), output=value.name)
         cut = self._cut and not self._flow.cuts_are_fine
         return [*last, Expanded(at, self.root, self._attempt, end, closed=True, cut=cut)]
 
     def _stopped(self, error: BaseException, at: float) -> list[Event]:
-        """Fail; what was made and not yet sent out is dropped, what runs is given up by the machine."""
+        """Fail the flow: unsent steps are dropped, and the machine cancels running ones."""
         self.close()
         return [self._failed(error, at)]
 
@@ -338,13 +340,14 @@ class RunningFlow:
         return [] if task is None else [task, *(inner for below in task.tasks for inner in self._all(below))]
 
     def _close(self, task: FlowTask) -> None:
-        """End a coroutine at its `await`. Whatever it does then is its own affair, and is told in the log."""
+        """End a coroutine at its `await`. Errors that it raises then are only logged."""
+        # The run no longer depends on it, so its error must not fail the run.
         before, self._current, task.given_up = self._current, task, True
         watched = WATCHDOG.begin(self._flow.turn_seconds)
         try:
             task.coroutine.throw(asyncio.CancelledError("given up"))
             task.coroutine.close()
-            raise FlowError("it awaited something though it had been given up")
+            raise FlowError("it awaited something after its cancellation")
         except (StopIteration, asyncio.CancelledError):
             pass
         except KeyboardInterrupt:
@@ -352,14 +355,14 @@ class RunningFlow:
         except BaseException as error:
             name = type(self._flow).__name__
             why = _explained(error, watched)
-            log.warning("%s did not end well when it was given up (%s): %s", name, self.root, why)
+            log.warning("%s raised at its cancellation (%s): %s", name, self.root, why)
         finally:
             WATCHDOG.end(watched)
             self._current = before
             task.settle(error=StepFailed(repr(task), Failure(kind="Cancelled", message="given up")))
 
     def _patches(self) -> list[Plan]:
-        """Return the steps made since the last time, those of one group together, in order."""
+        """Return the steps made since the last call as patches, one for each row of steps of one group."""
         made, self._made = self._made, []
         if all(group is None for _, group in made):
             return self._patch([handle.step for handle, _ in made], None) if made else []
@@ -378,7 +381,7 @@ class RunningFlow:
 
     def _patch(self, steps: list[Step], group: Group | None) -> list[Plan]:
         if group is None:
-            # the context has checked the names; with all fields given, no default is copied
+            # Without validation: the context has checked the names, and flows may make thousands of steps.
             plan = Plan.model_construct(_PATCH, steps=tuple(steps), output=None, budget=None, group="")
             return [self._revise(plan, self.brief)]
         around = self._opening(group)
@@ -387,7 +390,8 @@ class RunningFlow:
         return [*around, self._revise(Plan(steps=tuple(steps), budget=budget, group=group.name), self.brief)]
 
     def _opening(self, group: Group) -> list[Plan]:
-        """Return what tells the budgets of the scopes around one, the outermost first, which have made no step yet."""
+        """Return empty patches with the budgets of outer scopes that have made no step, outermost first."""
+        # A scope's account can only be opened under the account around it.
         outer = group.outer
         if outer is None or outer.name in self._opened:
             return []
@@ -395,7 +399,7 @@ class RunningFlow:
         own = [] if outer.budget is None else [Plan(steps=(), budget=outer.budget, group=outer.name)]
         return [*self._opening(outer), *own]
 
-    def _said(self, patches: list[Plan], at: float) -> list[Event]:
+    def _take_events(self, patches: list[Plan], at: float) -> list[Event]:
         waited, self._waited = self._waited, {}
         refused, self._refused = self._refused, {}
         events: list[Event] = []
@@ -413,8 +417,8 @@ class RunningFlow:
 
 
 def _count(group: Group | None) -> str:
-    """Count a step in its scopes; return why it is refused where their budgets do not allow it. The flow hears of it,
-    as it does of an attempt too many; the run's own budget ends it."""
+    """Count a step in its scopes; return a message if one of their budgets refuses it. The flow receives the refusal as
+    a failed step; only the run's own budget ends the flow."""
     scopes = list(group.chain()) if group is not None else []
     for scope in scopes:
         limit = scope.budget.steps if scope.budget is not None else None
@@ -426,7 +430,7 @@ def _count(group: Group | None) -> str:
 
 
 def failure_of(flow: Flow, error: BaseException) -> Failure:
-    """Return what the run of a flow fails with that raised."""
+    """Return the failure of the run of a flow that raised."""
     match error:
         case StepFailed():
             return error.failure.bare.model_copy(update={"message": f"{error.step}: {error.failure.message}"})
@@ -445,10 +449,11 @@ def _explained(error: BaseException, watched: WatchSpan | None) -> BaseException
     if isinstance(error, RuntimeError) and "no running event loop" in str(error):
         return FlowError(f"it awaited something of asyncio, which is no step: {_REMEDY}")
     if isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error):
-        return FlowError("it awaited something though it had been given up")
+        return FlowError("it awaited something after its cancellation")
     return error
 
 
+# Only code that these call is ever stopped: an exception in plait's own code could leave its state half changed.
 for _each in (RunningFlow.begin, RunningFlow._turn, RunningFlow._close):  # pyright: ignore[reportPrivateUsage]
     WATCHDOG.guards(_each.__code__)
 
@@ -467,12 +472,12 @@ def first_patch(flow: Flow, brief: PlanningContext) -> Plan:
     return Plan(steps=tuple(step for patch in patches for step in patch.steps), output=output)
 
 
-# -- taking a run up again ---------------------------------------------------------------------------------------------
+# -- resuming a run ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRecord:
-    """What a journal has of a flow at one event: what the flow said, if the event is its own, and which steps ended."""
+    """The journal's record of a flow at one event: the event, if it is the flow's own, and the steps that ended."""
 
     at: float
     event: Expanded | Pruned | None
@@ -481,12 +486,12 @@ class FlowRecord:
 
 
 def again(flow: RunningFlow, trail: Iterable[FlowRecord], end_of: Callable[[str], End], at: float) -> list[Event]:
-    """Run a flow anew through what the journal has of it, and return what it had not said yet.
+    """Replay a flow through its journal records, and return the events that the journal lacks.
 
-    Raises `ConfigError` that names the first step in which the flow differs from what it was.
+    Raises `ConfigError` that names the first step in which the flow differs from its records.
     """
-    if flow.gone:
-        raise ConfigError(f"the run cannot be resumed: {flow.gone}")
+    if flow.not_resumable:
+        raise ConfigError(f"the run cannot be resumed: {flow.not_resumable}")
     waiting: deque[Event] = deque()
     pruned: set[str] = set()
     for heard in trail:
@@ -504,7 +509,7 @@ def again(flow: RunningFlow, trail: Iterable[FlowRecord], end_of: Callable[[str]
 
 
 def _compare(flow: RunningFlow, recorded: Expanded, now: Event | None) -> None:
-    """Refuse a flow that says something else than it had said."""
+    """Raise `ConfigError` if an event of a flow differs from the recorded one."""
     same = isinstance(now, Expanded) and (recorded.patch, recorded.closed, recorded.failure) == (
         now.patch,
         now.closed,
@@ -519,7 +524,7 @@ def _compare(flow: RunningFlow, recorded: Expanded, now: Event | None) -> None:
     before, after = next(((a, b) for a, b in pairs if a != b), (was, became))
     raise ConfigError(
         "the run cannot be resumed: its planner has changed since, or is not deterministic: it had made "
-        f"{before}, and now makes {after}; resume with the planner as it was, or run it anew"
+        f"{before}, and now makes {after}; resume with the old planner, or start a new run"
     )
 
 

@@ -1,14 +1,14 @@
-"""Python's garbage collector while runs are under way.
+"""Run Python's garbage collector less often while runs are active.
 
-It looks for cycles each time a few hundred more objects have been made, and every now and then among all that there
-are. A plan of 100,000 steps is nearly a million objects, none of which may go: a third of the machine's time went into
-finding that out, in pauses of a quarter of a second. So while any run is under way the collector is called less often
-(`THRESHOLDS`), and what there is when a large plan has entered, or its report is made, is left out (`gc.freeze`) until
-`PUT_OFF` seconds after its end. What is left out and no longer used goes all the same, unless it is in a cycle.
+The collector searches for cycles after every few hundred new objects, and now and then among all objects. A plan of
+100,000 steps is nearly a million objects, all in use: searching them took a third of the machine's time, in pauses of a
+quarter of a second. While any run is active the thresholds are therefore higher (`THRESHOLDS`), and the objects that
+exist when a large plan has entered, or its report is complete, are frozen (`gc.freeze`) until `PUT_OFF` seconds after
+its end. Frozen objects that are no longer used are still freed, unless they are in a cycle.
 
-A server's process leaves out what it is made of, too (`settle`): to look at that takes some 50 ms.
+A server's process also freezes its own modules and classes (`settle`): searching them takes some 50 ms.
 
-Both are settings of the whole process. They are put back; `Config.collector` turns this off. Nothing is touched in a
+Both are settings of the whole process. They are restored; `Config.collector` turns this off. Nothing is changed in a
 process that has disabled its collector, or that keeps objects frozen by itself.
 """
 
@@ -21,54 +21,54 @@ from collections.abc import Generator
 from threading import Lock
 
 THRESHOLDS = (10_000, 10, 10)
-"""Python's own are (700, 10, 10)."""
+"""Thresholds while runs are active; Python's defaults are (700, 10, 10)."""
 FROZEN = 5_000
-"""Steps of a plan from which on it is frozen."""
+"""Minimum steps of a plan that is frozen."""
 
 PUT_OFF = 5.0
-"""Seconds after a large run until its objects are looked at, which is a pause."""
+"""Delay in seconds after a large run before its objects are searched, which is a pause."""
 
 _lock = Lock()
 _running = 0
-"""Runs under way in this process."""
+"""Active runs in this process."""
 _frozen = 0
 """Runs whose objects are frozen."""
 _settled = False
-"""What the process is made of is frozen for good."""
+"""The process's own objects are frozen for good."""
 _without = 0
-"""Threads that do something without the collector."""
+"""Threads that work with the collector disabled."""
 _before: tuple[int, int, int] | None = None
 """The application's thresholds."""
 
 
 class Collector:
-    """Keeps the collector out of the way of one driver's runs, if `on`."""
+    """Reduces collections during one driver's runs, if `on`."""
 
     def __init__(self, loop: AbstractEventLoop, on: bool = True) -> None:
         self._loop = loop
         self._on = on
         self._runs: dict[str, bool] = {}
-        """Those under way, and whether their plan is frozen."""
+        """Active runs, and whether their plan is frozen."""
         self._put_off: set[TimerHandle] = set()
 
     def began(self, run: str) -> None:
-        """A run is under way."""
+        """Raise the thresholds for a run that begins."""
         if self._on and run not in self._runs:
             self._runs[run] = False
             _hold()
 
     def entered(self, run: str, steps: int) -> None:
-        """A plan of so many steps has entered a run. May be called on a thread."""
+        """Freeze the plan of a run if it is large. May be called on a thread."""
         if steps >= FROZEN and self._runs.get(run) is False and _freeze():
             self._runs[run] = True
 
     def reported(self, run: str) -> None:
-        """The report of a run is made. May be called on a thread."""
+        """Freeze the report of a large run. May be called on a thread."""
         if self._runs.get(run):
             gc.freeze()
 
     def ended(self, run: str) -> None:
-        """A run is over, and its records are let go."""
+        """Restore the thresholds after the last run, and thaw a large run later."""
         if run not in self._runs:
             return
         frozen = self._runs.pop(run)
@@ -78,7 +78,7 @@ class Collector:
             self._put_off.add(timer)
 
     def close(self) -> None:
-        """All runs are over."""
+        """End all runs, and thaw at once."""
         for run in list(self._runs):
             self.ended(run)
         for timer in list(self._put_off):
@@ -94,23 +94,25 @@ def _hold() -> None:
     global _running, _before
     with _lock:
         _running += 1
+        # Only if the application's own threshold is lower: a process that collects rarely by choice keeps its setting.
         if _running == 1 and (_without or gc.isenabled()) and 0 < gc.get_threshold()[0] < THRESHOLDS[0]:
             _before = gc.get_threshold()
             gc.set_threshold(*THRESHOLDS)
 
 
 def settle() -> None:
-    """Leave out all that there is by now, as long as the process lives: modules, classes, a server's own objects."""
+    """Freeze all present objects for the life of the process: modules, classes, a server's own objects."""
     global _settled
     with _lock:
         _settled = True
-        gc.collect()
+        gc.collect()  # before the freeze, which would keep garbage cycles for ever
         gc.freeze()
 
 
 def _freeze() -> bool:
     global _frozen
     with _lock:
+        # Frozen objects that are not ours would be thawed by `_thaw`, so such a process is left alone.
         if not _frozen and (not (_without or gc.isenabled()) or (gc.get_freeze_count() and not _settled)):
             return False
         _frozen += 1
@@ -124,7 +126,7 @@ def _thaw() -> None:
         _frozen -= 1
         if not _frozen:
             gc.unfreeze()
-            if _settled:  # it thaws everything
+            if _settled:  # `unfreeze` has thawed the process's own objects too
                 gc.collect()
                 gc.freeze()
 
@@ -134,14 +136,14 @@ def _release() -> None:
     with _lock:
         _running -= 1
         if not _running and _before is not None:
-            if gc.get_threshold() == THRESHOLDS:  # else the application has set others meanwhile
+            if gc.get_threshold() == THRESHOLDS:  # otherwise the application has set its own meanwhile
                 gc.set_threshold(*_before)
             _before = None
 
 
 @contextlib.contextmanager
 def uncollected() -> Generator[None]:
-    """Do something without the collector, which would stop all threads and find nothing: what is made stays."""
+    """Disable the collector in a block that makes only lasting objects: it would stop all threads and find nothing."""
     global _without
     with _lock:
         collects = _without > 0 or gc.isenabled()

@@ -1,7 +1,7 @@
-"""Jobs on workers: each is begun, listened to, and ends in exactly one event.
+"""Start jobs on workers, post their reports as events, and end each job with exactly one event.
 
-What workers say is checked here: values that can be written down, counts that can be true. One value that JSON or UTF-8
-cannot say would otherwise stop the journal, and with it every run.
+Reports of workers are validated here: values must be serializable, counts plausible. One value that JSON or UTF-8
+cannot express would otherwise stop the journal, and with it every run.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ from ...core.values import json_value, writable
 log = logging.getLogger("plait.driver")
 
 MANY = 8
-"""Most jobs that begin in one turn of the event loop: hundreds at once would hold up all that came before."""
+"""Maximum number of jobs that begin in one turn of the event loop: hundreds at once would delay all earlier work."""
 SHORT = 0.00025
-"""Seconds. After a turn that worked no longer, twice as many begin: jobs that cost little need few turns."""
+"""Seconds. After a turn of at most this length, twice as many jobs begin: cheap jobs need few turns."""
 BUSY = 0.0005
-"""Seconds that a turn of the loop works from which on none begins in it: what is under way has not yet been done."""
+"""Seconds. A turn of at least this length begins no job: the loop has other work to finish first."""
 PASSED = 8
-"""Turns that are passed over so, one after another. A loop that always has much to do begins jobs too."""
+"""Maximum number of busy turns in a row that begin no job. A loop that is always busy begins jobs too."""
 
 COUNTING = 30.0
-"""Seconds that a worker has to count a prompt; then it is estimated."""
+"""Timeout in seconds for counting a prompt; after it the size is estimated."""
 CLOSING = 60.0
-"""Seconds that a worker has to free what it holds; then it is left."""
+"""Timeout in seconds for closing a worker."""
 
 _FINISHES = get_args(Finish)
 _NAMED = (None, *get_args(Source))
 _TEXTS = ("why", "reasoning", "anew", "prior")
 
 MOST = 1 << 40
-"""More tokens than any attempt has. A larger count is a fault of whoever reported it."""
+"""More tokens than any attempt has. A larger count is an error of the worker that reported it."""
 
 
 class Pace:
-    """Gives turns to jobs: one share after another, in a share one run after another, in a run in their order.
+    """Starts jobs in turns: one share after another, in a share one run after another, in a run in their order.
 
-    A turn of the loop in which much is done already begins none, so that turns stay short for all others. This costs
-    nobody time: a loop that waits for something has short turns. `clock`: seconds that this thread has worked.
+    A busy turn of the loop begins no job, so that turns stay short for all other work. This delays no job while the
+    loop waits: its turns are then short. `clock`: CPU seconds of this thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = thread_time) -> None:
@@ -81,7 +81,7 @@ class Pace:
         self._waiting: dict[int, Callable[[], object]] = {}
 
     def enter(self, attempt: int, share: str, run: str, begin: Callable[[], object]) -> None:
-        """Have a job begin: now, or when it has its turn."""
+        """Begin a job now, or at its turn."""
         self._arm()
         if self._left and not self._shares:
             self._left -= 1
@@ -91,11 +91,11 @@ class Pace:
         self._shares.setdefault(share, OrderedDict()).setdefault(run, deque()).append(attempt)
 
     def give_up(self, attempt: int) -> bool:
-        """Have a job that has not begun never begin; return whether there is one."""
+        """Cancel a job that has not begun; return whether there was one."""
         return self._waiting.pop(attempt, None) is not None
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin no more jobs."""
         self._waiting.clear()
 
     def _arm(self) -> None:
@@ -105,6 +105,7 @@ class Pace:
             self._loop.call_soon(self._next)
 
     def _next(self) -> None:
+        # Work in this thread since the turn began, measured as CPU time: waiting does not count.
         self._armed, worked = False, self._clock() - self._looked
         self._few = 1 if worked > BUSY else min(2 * self._few, MANY) if worked <= SHORT else self._few
         self._left = self._few
@@ -117,9 +118,9 @@ class Pace:
             run, queue = runs.popitem(last=False)
             begin = self._waiting.pop(queue.popleft(), None)
             if queue:
-                runs[run] = queue  # behind the others of its share
+                runs[run] = queue  # behind the other runs of its share
             if runs:
-                self._shares[share] = runs  # and that behind the others
+                self._shares[share] = runs  # and the share behind the other shares
             if begin is not None:
                 self._left -= 1
                 begin()
@@ -128,12 +129,12 @@ class Pace:
 
 
 class JobTable:
-    """The jobs under way.
+    """The active jobs.
 
     Args:
-        workers: those that do them.
-        post: takes each event.
-        now: returns the time that events are stamped with.
+        workers: the workers that run them.
+        post: called with each event.
+        now: returns the time for events.
     """
 
     def __init__(self, workers: Iterable[Worker], post: Callable[[Event], None], now: Callable[[], float]) -> None:
@@ -143,7 +144,7 @@ class JobTable:
         self._post = post
         self._now = now
         self._doing: dict[int, asyncio.Task[None] | str] = {}
-        """By attempt: the task that listens to the worker, or the name of the worker that calls back, or that has not
+        """By attempt: the task that reads the worker's reports, or the name of a worker that calls back or has not
         begun."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pace = Pace(self._loop)
@@ -152,13 +153,12 @@ class JobTable:
         return len(self._doing)
 
     def start(self, name: str, job: Job, context: contextvars.Context | None, share: str) -> None:
-        """Start a job on a worker, which sees the variables of a context. Of several shares that have many jobs to
-        start one has its turn after another."""
+        """Start a job on a worker, in a copy of a context. Shares with many jobs to start take turns."""
         worker, attempt = self._direct.get(name), job.attempt
         self._doing[attempt] = name
         if worker is not None and job.op.kind == "call":
             self._begin_direct(worker, job, context)
-        else:  # what a model call begins with takes longer: a prompt is rendered, a request is made
+        else:  # a model call begins with slow work: it renders a prompt and makes a request
             self._pace.enter(attempt, share, job.run, partial(self._begin, name, job, context))
 
     def _begin(self, name: str, job: Job, context: contextvars.Context | None) -> None:
@@ -170,28 +170,29 @@ class JobTable:
         self._doing[job.attempt] = self._loop.create_task(work, context=context.copy() if context else None)
 
     def _begin_direct(self, worker: DirectWorker, job: Job, context: contextvars.Context | None) -> None:
-        tell = partial(self._told, worker.name, job.attempt)
+        report = partial(self._receive, worker.name, job.attempt)
         try:
             if context is None:
-                worker.begin(job, tell)
+                worker.begin(job, report)
             else:
-                context.run(worker.begin, job, tell)
+                context.run(worker.begin, job, report)
         except RAISED as error:
-            tell(as_failure(error))
+            report(as_failure(error))
 
     def cancel(self, name: str, attempt: int) -> None:
-        """Have a worker stop a job."""
-        if self._pace.give_up(attempt):  # the worker has not heard of it yet
-            self._loop.call_soon(self._told, name, attempt, Result(value="", finish="cancelled"))
+        """Stop a job on its worker."""
+        if self._pace.give_up(attempt):  # the worker has not received it yet
+            # Later and not now: the caller is handling an event, and its end must be an event of its own.
+            self._loop.call_soon(self._receive, name, attempt, Result(value="", finish="cancelled"))
             return
         self.spawn(self._cancel(self.workers[name], attempt))
 
     def count(self, action: Count) -> None:
-        """Have a worker count a prompt."""
+        """Count a prompt on a worker."""
         self.spawn(self._count(self.workers[action.worker], action))
 
     def abandon(self) -> None:
-        """Hear of nothing more, and stop what can be stopped."""
+        """Drop all further reports, and stop the jobs."""
         doing, self._doing = self._doing, {}
         for attempt, job in doing.items():
             if isinstance(job, str):
@@ -201,13 +202,13 @@ class JobTable:
                 self._tasks.add(job)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Do something beside the jobs, until `close`."""
+        """Run a coroutine beside the jobs, until `close`."""
         task = self._loop.create_task(coroutine)
-        self._tasks.add(task)
+        self._tasks.add(task)  # the loop itself keeps only weak references to tasks
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Stop listening, then free the workers."""
+        """Stop all tasks, then close the workers."""
         self._pace.close()
         tasks = [*self._tasks, *(job for job in self._doing.values() if not isinstance(job, str))]
         for task in tasks:
@@ -217,7 +218,7 @@ class JobTable:
         await self.close_workers()
 
     async def close_workers(self) -> None:
-        """Free the workers."""
+        """Close the workers. Errors are logged: one worker must not keep the others open."""
         for worker in self.workers.values():
             try:
                 async with asyncio.timeout(CLOSING):
@@ -232,7 +233,7 @@ class JobTable:
             log.warning("%s could not cancel attempt %d: %s", worker.name, attempt, error)
 
     async def _count(self, worker: Worker, action: Count) -> None:
-        """Count a prompt. A worker that fails, or takes too long, cannot tell."""
+        """Count a prompt; on an error or a timeout the count is unknown."""
         tokens: object = None
         try:
             async with asyncio.timeout(COUNTING):
@@ -243,10 +244,10 @@ class JobTable:
         known = tokens if type(tokens) is int and 0 <= tokens < MOST else None
         self._post(Counted(at=self._now(), step=action.step, tokens=known))
 
-    # -- what workers say ----------------------------------------------------------------------------------------------
+    # -- reports of workers --------------------------------------------------------------------------------------------
 
-    def _told(self, name: str, attempt: int, item: Progress | Result | Failure) -> None:
-        """Take what a worker tells of a job. What it tells after the end is not taken."""
+    def _receive(self, name: str, attempt: int, item: Progress | Result | Failure) -> None:
+        """Post a worker's report on a job as an event. Reports after the end are dropped."""
         if attempt not in self._doing:
             return
         try:
@@ -259,7 +260,7 @@ class JobTable:
         self._ended(attempt, end)
 
     async def _work(self, worker: Worker, job: Job) -> None:
-        """Run one job and post its news: any number of `Progressed`, then exactly one end."""
+        """Run one job and post its reports: any number of `Progressed`, then exactly one end."""
         attempt = job.attempt
         end: Result | Failure | None = None
         try:
@@ -268,15 +269,16 @@ class JobTable:
                 async for item in news:
                     if not isinstance(item, Progress):
                         end = sound_end(item, worker.name)
-                        break  # a second end, and news after it, are not taken
+                        break  # reports after the end are dropped
                     self._news(attempt, item)
             finally:
+                # Closed here, so that the worker's own clean-up runs now and not when the generator is collected.
                 if isinstance(news, AsyncGenerator):
                     await news.aclose()
         except BaseException as error:
             task = asyncio.current_task()
             ours = task is not None and task is self._doing.get(attempt) and not task.cancelling()
-            if not ours or isinstance(error, KeyboardInterrupt):  # given up from outside, as `close` does
+            if not ours or isinstance(error, KeyboardInterrupt):  # cancelled from outside, as `close` does
                 self._doing.pop(attempt, None)
                 raise
             raised = f"{worker.name} raised {type(error).__name__}, which is no way to end a job"
@@ -312,7 +314,7 @@ class JobTable:
 
 
 def sound_news(item: Progress) -> Progress:
-    """Return a worker's news with a text that can be written, and counts and ids that can be true."""
+    """Return a worker's progress report with a serializable text, and with plausible counts and ids."""
     text = writable(item.text) if isinstance(item.text, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
     tokens = item.tokens if type(item.tokens) is int and 0 <= item.tokens < MOST else 0
     ids = item.ids if _are_ids(item.ids) else ()
@@ -323,7 +325,7 @@ def sound_news(item: Progress) -> Progress:
 
 
 def sound_cache(news: CacheUpdate) -> CacheUpdate:
-    """Return a worker's news of its cache without what cannot be true."""
+    """Return a worker's cache report without implausible entries."""
     held = tuple(
         pair
         for pair in news.held
@@ -335,9 +337,9 @@ def sound_cache(news: CacheUpdate) -> CacheUpdate:
 
 
 def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
-    """Return the end of a job as it may be written. A result that cannot be, or whose fields are of no kind that they
-    may have, is a failure."""
-    if item is NOTHING:
+    """Return the end of a job in a serializable form. A result with other values, or with fields of wrong types,
+    becomes a failure."""
+    if item is NOTHING:  # the shared constant of calls without a value
         return item
     usage = _sane(item.usage) if isinstance(item.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance]
     changed: dict[str, object] = {} if usage is item.usage else {"usage": usage}
@@ -351,7 +353,7 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
         made = json_value(item.value)
         wrong = _wrong_field(item)
     except ValueError as error:
-        wrong, made = f"a value that cannot be written down: {error}", None
+        wrong, made = f"a value that cannot be serialized: {error}", None
     if wrong:
         return Failure(kind="WorkerError", message=f"{worker} returned {wrong}", usage=usage)
     changed |= {} if made is item.value else {"value": made}
@@ -363,30 +365,31 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
 
 
 def _wrong_field(item: Result) -> str:
-    """Return what is wrong with a result whose fields nobody checked when it was made, or nothing."""
+    """Return a description of the first wrong field of a result, or an empty text."""
+    # Workers may build results without validation (`model_construct`), so that nothing is certain of their fields.
     if not (_are_ids(item.prompt_ids) and _are_ids(item.token_ids)):
-        return "token ids that are no tuple of integers"
+        return "token ids that are not a tuple of integers"
     if item.finish not in _FINISHES:
-        return f"finish={reprlib.repr(item.finish)}, which is none of {', '.join(_FINISHES)}"
+        return f"finish={reprlib.repr(item.finish)}, which is not one of {', '.join(_FINISHES)}"
     if not _is_number(item.logprob):
-        return "a `logprob` that is no number"
+        return "a `logprob` that is not a number"
     for name in _TEXTS:
         if not isinstance(getattr(item, name), str):
-            return f"a `{name}` that is no text"
+            return f"a `{name}` that is not a text"
     if not (item.partial is False or item.partial is True) or item.extracted is not False:
-        return "`partial` or `extracted`, which no worker says"
+        return "`partial` or `extracted`, which workers must not set"
     if item.patch is not None:
-        return "a plan, and a worker makes none"
+        return "a plan, which workers must not return"
     if item.signals is not None:
         try:
             Signals.model_validate(item.signals.__dict__)
         except (ValidationError, AttributeError):
-            return "signals whose numbers are none"
+            return "signals that are not numbers"
     try:
         if item.tokens and any(writable(token.text) is not token.text for token in map(_token, item.tokens)):
             raise TypeError
     except (ValidationError, AttributeError, TypeError):
-        return "tokens that say no text and log-probability"
+        return "tokens without a text and a log-probability"
     return _wrong_labels(item) if item.labels or item.drawn is not None else ""
 
 
@@ -396,20 +399,20 @@ def _token(given: Token) -> Token:
 
 
 def _wrong_labels(item: Result) -> str:
-    """Return what is wrong with what a result says of labels, and of how its tokens were drawn, or nothing."""
+    """Return a description of the first wrong value in `labels` or `drawn` of a result, or an empty text."""
     labels, drawn = cast("tuple[object, object]", (item.labels, item.drawn))
     if not isinstance(labels, dict):
-        return "labels that are no dictionary"
+        return "labels that are not a dictionary"
     for label, logprob in cast("dict[object, object]", labels).items():
         known = isinstance(label, str) and writable(label) is label
         if not known or type(logprob) not in (int, float) or math.isnan(cast("float", logprob)):
-            return f"the label {reprlib.repr(label)} with {reprlib.repr(logprob)}, which is no log-probability"
+            return f"the label {reprlib.repr(label)} with {reprlib.repr(logprob)}, which is not a log-probability"
     try:
         if drawn is not None and not isinstance(drawn, TokenDraws):
             raise TypeError
         TokenDraws.model_validate({} if drawn is None else drawn.__dict__)
     except (ValidationError, TypeError):
-        return "a `drawn` that says nothing of how tokens were drawn"
+        return "a `drawn` that is not a TokenDraws"
     return ""
 
 
@@ -425,7 +428,7 @@ def _is_number(given: object) -> bool:
 
 
 def _sane(usage: Usage) -> Usage:
-    """Return a usage without counts that cannot be true; the same object if it has none."""
+    """Return a usage without implausible counts; the same object if all are plausible."""
     if usage is NO_USAGE:
         return usage
     changed: dict[str, object] = {
@@ -439,9 +442,10 @@ def _sane(usage: Usage) -> Usage:
 
 
 def _sources(usage: Usage) -> Sources:
-    """Return who made the counts of an attempt: where a worker names nobody, it is the one that said them."""
+    """Return the sources of an attempt's counts; a worker that names none is the source itself."""
     given = usage.sources
     is_one = isinstance(given, Sources)  # pyright: ignore[reportUnnecessaryIsInstance]
+    # An invalid value is treated as missing: a wrong source must not fail a result that is otherwise sound.
     if not is_one or any(source not in _NAMED for source in given.__dict__.values()):
         given = NO_SOURCES
     counted = usage.prompt or usage.completion or usage.cost

@@ -1,7 +1,7 @@
-"""A planner's plan made ready to be run: checked, and completed with what its steps get from elsewhere.
+"""Prepare a planner's plan: validate it, and complete its steps with the settings of tools and request.
 
-The tools say which calls must not be made twice; the request says which model answers, with whom cached prefixes are
-shared, the conversation before it, and what it says of all model calls. Knows no worker.
+Tools declare which calls must not be made twice. The request sets the model, the salt of cached prefixes, the messages
+before the question, and the defaults of all model calls. No worker is involved.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ...core.values import json_value
 
 
 def revised(plan: Plan, brief: PlanningContext) -> Plan:
-    """Return a plan with all that the tools and the request of its run say of its steps. Raises `NotAllowed` for a step
-    that asks for more than the run may."""
+    """Return a plan completed with the settings of its run's tools and request. Raises `NotAllowed` for a step that
+    exceeds the rights of the run."""
     if brief.request.rights.__dict__ != _ALL.__dict__:
         brief.request.rights.hold(plan)
     return with_approval(marked(with_defaults(plan, brief.request), brief.tools), brief)
@@ -33,17 +33,17 @@ _ALL = Rights.model_construct()
 
 
 def answering(plan: Plan, request: Request) -> Plan:
-    """Return a run's first plan, in which the calls whose text is the answer have what the request says of it: that
-    they must call a function, how they begin, their form. They are the output itself, or the branches that a join makes
-    it of. Whoever plans more asks more than the question: functions are then offered alone, and that one was called is
-    checked of the answer."""
+    """Return a run's first plan with the request's settings for the answer (a required function call, its beginning,
+    its form) in the calls that generate it: the output step, or the branches of its join."""
+    # Later plans ask other questions too: they get functions as an offer only, and a required call is checked in the
+    # answer.
     must_call = request.tool_choice not in ("auto", "none")
     if not (must_call or request.begin or request.form is not None):
         return plan
     output = next((step for step in plan.steps if step.name == plan.output), None)
     asked = () if output is None else output.needs if isinstance(output.op, Join) else (output.name,)
 
-    def told(step: Step) -> Step:
+    def completed(step: Step) -> Step:
         op = step.op
         if step.name not in asked or step.expands or not isinstance(op, ModelCall):
             return step
@@ -56,12 +56,13 @@ def answering(plan: Plan, request: Request) -> Plan:
             update["sampling"] = op.sampling.model_copy(update={"structured": request.form})
         return step.model_copy(update={"op": op.model_copy(update=update)}) if update else step
 
-    return plan.model_copy(update={"steps": tuple(map(told, plan.steps))})
+    return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
 
 
 def with_defaults(plan: Plan, request: Request) -> Plan:
-    """Return a plan whose model calls have the request's model, salt, messages, functions and `generation` where they
-    set none of their own. What the planner makes of the answer's fields is in its options already."""
+    """Return a plan whose model calls have the request's model, salt, messages, functions and `generation`, unless they
+    set their own."""
+    # Fields of the answer alone are left out: the planner has them in its options.
     generation = {name: value for name, value in set_fields(request.generation).items() if name not in ANSWER_FIELDS}
     plain = {name: value for name, value in generation.items() if name not in _IN_CHATS}
     apart = request.rights.apart
@@ -94,8 +95,8 @@ _IN_CHATS = ("chat_template_kwargs", "reasoning_effort")
 
 
 def with_approval(plan: Plan, brief: PlanningContext) -> Plan:
-    """Return a plan in which the calls that a person has to allow say so, as the tools and the request have it. What
-    the plan itself says of that does not count, unless it is stricter."""
+    """Return a plan whose calls are marked for approval as the tools and the request require. The plan's own marks
+    count only if they are stricter."""
     asked = brief.request.approve
     careful = {tool.name: tool for tool in brief.tools}
 
@@ -103,6 +104,7 @@ def with_approval(plan: Plan, brief: PlanningContext) -> Plan:
         spec = careful.get(op.tool)
         named = op.tool in asked or "all" in asked or (spec is not None and spec.approve)
         changing = "side-effects" in asked and (spec is None or spec.side_effects)
+        # Questions to a person and the search for tools have no effects; approval of a question would be a second one.
         hidden = op.tool in (ask_a_person.name, MORE_TOOLS) and spec is None
         return True if (named or changing or op.approve) and not hidden else None
 
@@ -118,9 +120,9 @@ def with_approval(plan: Plan, brief: PlanningContext) -> Plan:
 
 
 def marked(plan: Plan, tools: Iterable[ToolSpec]) -> Plan:
-    """Return a plan in which the steps that call a tool with side effects say so, unless the tool is idempotent.
+    """Return a plan whose calls of tools with side effects are marked, unless the tool is idempotent.
 
-    Whoever planned may have left that out, or not have been told; a step that calls no such tool keeps what it says.
+    A planner may have left the mark out, or not know of the effects. Steps without such a tool keep their marks.
     """
     effects = {spec.name: spec.once for spec in tools if spec.side_effects}
     if not effects or all(_as_it_should_be(step, effects) for step in plan.steps):
@@ -137,7 +139,7 @@ def _as_it_should_be(step: Step, effects: dict[str, bool]) -> bool:
 
 
 def demand_size(planner: Planner, brief: PlanningContext) -> None:
-    """Refuse a planner whose options ask for too many steps, before it makes them. Raises `UsageError`."""
+    """Raise `UsageError` if a planner's options ask for too many steps, before it makes them."""
     asked, limit = planner.size(), max(MOST_STEPS, brief.request.budget.steps or 0)
     if asked > limit:
         option = f" (n={asked})" if getattr(planner, "n", None) == asked else ""
@@ -148,12 +150,13 @@ def demand_size(planner: Planner, brief: PlanningContext) -> None:
 
 
 def sound_plan(given: object, planner: str) -> Plan:
-    """Return a planner's plan whose parts are of the right kinds. Raises `PlannerError`."""
+    """Return a planner's plan if its parts have the right types. Raises `PlannerError`."""
+    # Planners are user code, and may have built the plan without validation.
     if not isinstance(given, Plan):
-        raise PlannerError(f"{planner} planned a {type(given).__name__}, which is no Plan")
+        raise PlannerError(f"{planner} planned a {type(given).__name__}, which is not a Plan")
     for step in given.steps:
         if not isinstance(step, Step):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise PlannerError(f"{planner} planned a {type(step).__name__} as a step, which is no Step")
+            raise PlannerError(f"{planner} planned a {type(step).__name__} as a step, which is not a Step")
         if step.op.kind == "call":
             try:
                 json_value(step.op.args)

@@ -1,7 +1,6 @@
-"""Results of model calls, kept on disk and used again: for the same model, prompt, sampling, and sample.
+"""A cache of model calls' results on disk, keyed by model, prompt, sampling, and sample index.
 
-The n-th time that one run asks for the same thing is another sample than the first, so n samples never collapse into
-one.
+A run's n-th request for the same call is another sample than its first, so n samples never collapse into one.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ from ..journal.sqlite import packed, unpacked
 from .worker_proxy import WorkerProxy
 
 _APPLICATION = 0x706C6361  # "plca"
-_RUNS = 10_000  # runs whose samples are still counted
+_RUNS = 10_000
+"""Number of runs whose samples are counted; the oldest is dropped first."""
 
 
 def default_file() -> Path:
@@ -73,11 +73,11 @@ class ResultCache:
         self._db.close()
 
     def key(self, model: str, job: Job) -> str | None:
-        """Return the name of a job's result, or `None` for one that is not kept: a call of a tool, or a generation that
-        goes on from what an earlier attempt had generated.
+        """Return the cache key of a job, or `None` for a job that is not cached: a tool call, or a continuation of an
+        earlier attempt.
 
-        It is made of the model, the prompt (token ids, or text), all of the sampling, and the sample's index: how many
-        other steps of the run have asked for the same before. A step that is tried again keeps its index.
+        The key holds the model, the prompt (token ids, or text), all of the sampling, and the sample index: the number
+        of other steps of the run that asked for the same before. A retried step keeps its index.
         """
         if not isinstance(job.op, ModelCall) or job.generated:
             return None
@@ -87,11 +87,11 @@ class ResultCache:
         return f"{asked}-{steps.setdefault(job.step, len(steps))}"
 
     def get(self, key: str) -> Result | None:
-        """Return what is kept, as a result that cost nothing: its tokens count as `reused`."""
+        """Return the cached result of a key, or `None`. Its tokens count as `reused` and cost nothing."""
         try:
             row = self._db.execute("SELECT result FROM results WHERE key = ?", (key,)).fetchone()
             result = Result.model_validate_json(unpacked(row[0])) if row else None
-        except (sqlite3.Error, ValidationError, ValueError):  # damaged, locked, or another version's: generate anew
+        except (sqlite3.Error, ValidationError, ValueError):  # damaged, locked, or of another version: a cache miss
             result = None
         if result is None:
             self.misses += 1
@@ -101,7 +101,8 @@ class ResultCache:
         return result.model_copy(update={"usage": usage})
 
     def put(self, key: str, result: Result) -> None:
-        """Keep a result, if it is a whole one. A disk that is full is no reason for a run to fail."""
+        """Store a complete result."""
+        # Errors are ignored: a full disk must not fail the run.
         if result.finish in ("stop", "length") and not result.partial:
             with contextlib.suppress(sqlite3.Error, UnicodeEncodeError, ValueError):
                 text = packed(result.model_dump_json())
@@ -116,10 +117,10 @@ class ResultCache:
 
 
 class CachingWorker(WorkerProxy):
-    """A model worker whose results are kept and used again. Everything else is the worker's own.
+    """A model worker with cached results. Everything else is the inner worker's.
 
-    What a worker calls its `tenant` (`http`: a digest of its key) counts as part of the model, so that results of one
-    key are not given to another. Within a key, requests with a `salt` of their own share nothing either.
+    A worker's `tenant` (`http`: a digest of its API key) counts as part of the model, so that results of one API key
+    are not given to another. Within an API key, requests with a `salt` of their own share nothing either.
     """
 
     def __init__(self, worker: Worker, cache: ResultCache, model: str) -> None:
@@ -128,11 +129,12 @@ class CachingWorker(WorkerProxy):
         self._cache = cache
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Yield a result that is kept, or have the worker make one and keep it."""
+        """Yield the cached result, or the worker's result after storing it."""
         tenant = str(getattr(self.inner, "tenant", ""))
         key = self._cache.key(f"{self.identity or self._model} {tenant}".rstrip(), job)
         result = self._cache.get(key) if key is not None else None
         if result is not None:
+            # A reader of the stream expects the text as progress, also from the cache.
             if isinstance(job.op, ModelCall) and job.op.stream and result.text:
                 yield Progress(text=result.text)
             yield result
@@ -144,8 +146,8 @@ class CachingWorker(WorkerProxy):
 
 
 def identity(model: str, worker: Worker, base_url: str | None = None) -> str:
-    """Return what tells one model from another: its name, and for a folder when and how large its files were written,
-    so that a model that is trained again is another one."""
+    """Return the identity of a model: its name, and for a folder also the times and sizes of its files, so that a model
+    that is trained again is another one."""
     own = getattr(worker, "model", None)
     name = str(own) if isinstance(own, str | Path) and str(own) else model
     folder = Path(name)

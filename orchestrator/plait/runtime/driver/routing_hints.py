@@ -1,5 +1,5 @@
-"""What a serving stack may be told about a job, for workers that want it (`Worker.hints`): of which line it is, how
-long its answer will probably be, and how many others begin as it does."""
+"""Routing hints about a job for workers that use them (`Worker.hints`): its session, the expected length of its answer,
+and the number of siblings with the same beginning."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from ...machine import Machine, Node, NodeView
 __all__ = ["Hinter"]
 
 _MOST = 1_000
-"""Steps that go on with another which are looked at; pieces of a prompt."""
+"""Maximum number of siblings, and of pieces of a prompt, that are examined."""
 _BEGINS = 4_096
-"""Characters of a prompt by which it is known."""
+"""Leading characters of a prompt that identify its beginning."""
 
 
 @dataclass(slots=True)
 class _Run:
-    """What is known of a run under way."""
+    """The sessions and beginnings of an active run."""
 
     sessions: dict[str, str] = field(default_factory=dict[str, str])
-    """Of steps, by their ids."""
+    """Session by step id."""
     parents: dict[str, str] = field(default_factory=dict[str, str])
-    """Of sessions."""
+    """Parent session by session."""
     origins: dict[str, str] = field(default_factory=dict[str, str])
-    """Of steps, by their ids."""
+    """Origin by step id."""
     heirs: dict[str, str] = field(default_factory=dict[str, str])
-    """The step that goes on with a step's session: the first to do so. Others begin sessions of their own."""
+    """The first step that continues a step, and thereby its session. Others begin sessions of their own."""
     begins: dict[str, Counter[str]] = field(default_factory=dict[str, "Counter[str]"])
-    """By scope: how many of its steps begin with which prompt."""
+    """By scope: number of steps by the hash of their prompts' beginnings."""
     counted: dict[str, int] = field(default_factory=dict[str, int])
-    """By scope: how many of its steps were looked at for that."""
+    """By scope: number of steps that are counted in `begins`."""
     names: dict[str, str] = field(default_factory=dict[str, str])
-    """Of steps: how their prompts begin."""
+    """By step id: the hash of its prompt's beginning."""
 
 
 class Hinter:
@@ -48,10 +48,10 @@ class Hinter:
 
     def __init__(self) -> None:
         self.runs: dict[str, _Run] = {}
-        """Those under way: whoever ends a run takes it out."""
+        """Active runs; the driver removes a run at its end."""
 
     def hints(self, job: Job, machine: Machine) -> Hints | None:
-        """Return the hints of a job that is about to be sent out; `None` for what is no model call."""
+        """Return the hints of a job that is about to be sent out, or `None` for a job that is not a model call."""
         node = machine.nodes.get(job.step)
         if node is None or job.op.kind != "think":
             return None
@@ -104,7 +104,8 @@ class Hinter:
         return (name, size) if size > 1 else ("", 1)
 
     def _beginnings(self, run: _Run, node: Node) -> Counter[str]:
-        """Return how many steps of a step's scope begin with which prompt; each is looked at once."""
+        """Return the number of steps of a step's scope by the hash of their beginnings."""
+        # Patches only append steps, so each step is hashed once.
         scope = node.scope
         counts = run.begins.setdefault(scope.prefix, Counter())
         for other in itertools.islice(scope.names.values(), run.counted.get(scope.prefix, 0), None):
@@ -118,7 +119,7 @@ class Hinter:
         if begins is None:
             op = node.step.op
             assert op.kind == "think"
-            text = f"{node.scope.prefix}|{_told(op)}"
+            text = f"{node.scope.prefix}|{_beginning_text(op)}"
             begins = run.names[node.id] = _short(node, text)
         return begins
 
@@ -128,8 +129,9 @@ def _short(node: Node, begins: str) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def _told(op: ModelCall) -> str:
-    """Return how what a model call asks begins: a prompt may have megabytes, and its end says nothing of that."""
+def _beginning_text(op: ModelCall) -> str:
+    """Return the beginning of a model call's prompt and messages, at most `_BEGINS` characters."""
+    # A prompt may have megabytes, and siblings are recognised by the beginning alone.
     heads, left = [f"{len(op.prompt)} {len(op.messages)}"], _BEGINS
     for piece in itertools.islice(_pieces(op), _MOST):
         heads.append(f"{len(piece)}:{piece[:left]}")
@@ -155,7 +157,7 @@ def _pieces(op: ModelCall) -> Iterator[str]:
 
 
 def _is_last(node: Node) -> bool:
-    """Whether nothing goes on with its context, as far as the plan says: not where more plan may come."""
+    """Return whether surely no step will continue a step's context: none does, and no more plan may come."""
     if node.step.expands or any(dependant.after is node for dependant in node.dependants):
         return False
     scope = node.scope
@@ -167,8 +169,8 @@ def _is_last(node: Node) -> bool:
 
 
 def _expected(node: Node, machine: Machine) -> int | None:
-    """Return how many tokens a step's answer is expected to have; `None` while only its limit tells anything, which the
-    server knows itself."""
+    """Return the expected number of tokens of a step's answer, or `None` without finished peers."""
+    # Without peers the estimate is the token limit, which the server knows from the request.
     step = NodeView(node)
     view = machine.view(step)
     return math.ceil(view.expected_tokens(step)) if view.peers(step) else None

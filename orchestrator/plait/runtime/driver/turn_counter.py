@@ -1,7 +1,7 @@
-"""How many model calls, one after another, the coroutines of a flow have waited for.
+"""Count the model calls, one after another, that the coroutines of a flow have waited for.
 
-`Budget.turns` limits such chains. The machine sees those that references make. A flow may as well wait for a step and
-put its value into the text of the next, which refers to nothing: what it had waited for is told with the step.
+`Budget.turns` limits such chains. The machine sees chains of references. A flow may also wait for a step and insert its
+value into the text of the next, without a reference: the calls that it had waited for are then reported with the step.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Calls = dict[str, int]
 
 
 class Turns:
-    """The model calls that lead to each step of one flow. `whole`: a budget around the flow limits its turns."""
+    """The model calls before each step of one flow. `whole`: a budget around the flow limits its turns."""
 
     def __init__(self, whole: bool) -> None:
         self._whole = whole
         self._steps: dict[str, Calls] = {}
-        """By name, that step included; nothing is kept of steps that no limit concerns."""
+        """Calls by step name, the step itself included; only for steps under a limit."""
 
     def made(self, step: Step, group: Group | None, waited: Mapping[str, int]) -> Calls:
-        """Count a new step of a coroutine that has waited for so many, and return what of it concerns the step."""
+        """Count a new step of a coroutine that has waited for `waited` calls; return those that count for the step."""
         scopes = [*self._scopes(group)]
         if not scopes:
             return {}
@@ -35,7 +35,7 @@ class Turns:
         return {scope: waited.get(scope, 0) for scope in scopes} if any(map(waited.get, scopes)) else {}
 
     def read(self, awaited: Promise[object], calls: Calls) -> None:
-        """Add to what a coroutine has waited for what led to something that it reads."""
+        """Add the calls that led to a step or coroutine to those that its reader has waited for."""
         if isinstance(awaited, Several):
             for member in awaited.members:
                 if member.ended:

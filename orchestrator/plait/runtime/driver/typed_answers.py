@@ -1,6 +1,6 @@
-"""Typed answers: a last step that reads the planner's output by the request's form, with one turn of repair.
+"""Typed answers: a last step that parses the planner's output by the request's form, with one turn of repair.
 
-Where the output is a model's text, or a vote over some, those calls are asked for the form at once.
+If the output is a model's text, or a vote over such texts, those calls request the form directly.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ...core.sampling import Sampling, StructuredOutput
 from ...core.view import Branch
 
 OUTPUT = "output"
-"""Name of the step that reads the planner's output."""
+"""Name of the step that parses the planner's output."""
 _TOKENS = 2048
-"""Most tokens of a turn of repair, where it is not known how many the answer might have had."""
+"""Token limit of a turn of repair if the limit of the answer is unknown."""
 _SHOWN = 4000
-"""Characters of a text that is shown again to be repaired."""
+"""Maximum characters of the faulty text in the prompt of a repair."""
 _STATE = "form"
 _KEPT = 64
 _checked: dict[int, Form] = {}
-"""Forms that were looked at and are fine, by `id`, the newest last."""
+"""Forms with a valid schema, by `id`, the newest last."""
 
 
 def check_schema(form: Form) -> None:
-    """Raise `FieldError` for what is no JSON schema. A form that was looked at before, perhaps in a thread, is not
-    looked at again."""
+    """Raise `FieldError` if a form has no valid JSON schema. A form that was checked before, perhaps on a thread, is
+    not checked again."""
     if _checked.get(id(form)) is form:
         return
     try:
@@ -50,8 +50,8 @@ def check_schema(form: Form) -> None:
 
 
 def with_form(plan: Plan, request: Request) -> Plan:
-    """Return a planner's first plan with the step that reads its output by the request's form. An answer that calls
-    functions of the caller's has none: where one has to, no text comes at all."""
+    """Return a planner's first plan with the step that parses its output by the request's form."""
+    # An answer that must call one of the caller's functions has no text, and thus no form.
     form = request.output
     if plan.output is None or form is None or request.tool_choice not in ("auto", "none"):
         return plan
@@ -67,18 +67,18 @@ def with_form(plan: Plan, request: Request) -> Plan:
 
 
 def reads(step: Step, brief: PlanningContext) -> bool:
-    """Whether a step is one that reads the output by the form."""
+    """Return whether a step parses the output by the form."""
     return brief.request.output is not None and isinstance(step.state, dict) and _STATE in step.state
 
 
 def _reading(name: str, branch: str, tries: int, tokens: int) -> Step:
-    """Return the step that reads an output; a turn of repair may have as many `tokens` as what it repairs."""
+    """Return the step that parses an output; a turn of repair has the same limit of `tokens` as the answer."""
     step = pass_through(name, branch, expands=True)
     return step.model_copy(update={"state": {_STATE: tries, "tokens": tokens}, "label": "typed answer"})
 
 
 def _asking(step: Step, form: Form, words: str) -> Step:
-    """Return a model call that asks for the form, in words and of the engine."""
+    """Return a model call that requests the form, in its prompt and from the engine."""
     op = step.op
     if not isinstance(op, ModelCall) or not op.chat or op.sampling.structured is not None or step.expands:
         return step
@@ -88,7 +88,7 @@ def _asking(step: Step, form: Form, words: str) -> Step:
 
 
 def structured(form: Form) -> StructuredOutput:
-    """Return what an engine is asked for, if it can."""
+    """Return the structured output to request from engines that support it."""
     return StructuredOutput(kind="json", spec=form.schema_, required=False)
 
 
@@ -99,25 +99,25 @@ class OutputReader:
     step: Step
     brief: PlanningContext
     looked: tuple[Result, JsonValue, str] | None = None
-    """A result that was looked at before, its value, and what is wrong with it."""
+    """A result that was parsed before, its value, and its error."""
 
     def look(self, result: Result) -> None:
-        """Find out what a result is by the form. May be called on a thread, before it is read."""
+        """Parse a result by the form. May be called on a thread, before `close` or `merged`."""
         form = self.brief.request.output
         assert form is not None
         self.looked = (result, *self._value(form, result))
 
     def feed(self, delta: str) -> Sequence[Plan]:
-        """Return nothing: there is more to come."""
+        """Return no plan: a form is parsed as a whole."""
         return ()
 
     def merged(self, result: Result, branches: Sequence[Branch]) -> Plan:
-        """Return the value as a step, or a turn of repair and the reading of that. Raises `PlannerError`."""
+        """Return the value as a step, or a turn of repair and the step that parses it. Raises `PlannerError`."""
         cut = any(branch.result is not None and branch.result.finish == "length" for branch in branches)
         return self._read(result, cut)
 
     def close(self, result: Result) -> Plan:
-        """Return the same of a result whose branches are not known."""
+        """Return the same plan for a result with unknown branches."""
         return self._read(result, result.finish == "length")
 
     def _read(self, result: Result, cut: bool) -> Plan:
@@ -128,15 +128,14 @@ class OutputReader:
             self.look(result)
         assert self.looked is not None
         _, value, wrong = self.looked
+        # A call of the caller's function is an answer too, and has no form.
         if self.brief.request.tools and assistant_message(result.text).tool_calls:
             value, wrong = result.text, ""
         if not wrong:
             merge = Plugin(name="constant", options={"value": value, "why": result.why, "data": result.data})
             return Plan(steps=(Step(name="value", op=Join(merge=merge, on_failure="any-end")),), output="value")
-        if cut:  # at the caller's limit, which a repair has too
-            raise CutInForm(
-                f"the answer was cut at its most tokens before its form was whole: raise max_tokens ({wrong})"
-            )
+        if cut:  # the caller's limit holds for a repair too
+            raise CutInForm(f"the answer reached max_tokens before its form was complete: raise max_tokens ({wrong})")
         if state[_STATE]:
             raise PlannerError(f"the answer does not have the form that was asked for, and its repair neither: {wrong}")
         limit = state.get("tokens")
@@ -164,7 +163,8 @@ class OutputReader:
 
 
 def _json_schema() -> ModuleType:
-    """Return `plait.core.json_schema`: the package that it needs takes long to load, and few runs have a form."""
+    """Return `plait.core.json_schema`."""
+    # Imported late: its package takes long to load, and few runs have a form.
     from ...core import json_schema
 
     return json_schema

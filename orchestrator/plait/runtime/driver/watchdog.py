@@ -1,8 +1,8 @@
-"""Stops code of a plugin that keeps the event loop's thread to itself, such as `while True: pass` in a flow.
+"""Stop plugin code that blocks the event loop's thread, such as `while True: pass` in a flow.
 
-A thread looks at what runs. Code that has run for too long gets an exception, where it stands
-(`PyThreadState_SetAsyncExc`). The exception is raised only while that code itself is on the stack, never in ours. A
-call into C that does not return cannot be stopped.
+A thread checks the running code. Code that has run for too long gets an exception at its current line
+(`PyThreadState_SetAsyncExc`). The exception is raised only while that code itself is on the stack, never in plait's
+code. A call into C that does not return cannot be stopped.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from types import CodeType, FrameType
 log = logging.getLogger("plait.watchdog")
 
 _POLL = 0.25
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _OURS = ("plait.core.", "plait.runtime.")
 _IDLE = 40
-"""Looks without anything to watch after which the thread ends."""
+"""Number of checks without watched code after which the thread ends."""
 
 
 class TooLong(BaseException):
@@ -43,10 +43,10 @@ class WatchSpan:
         """Where the code was when it was stopped."""
 
     def words(self) -> str:
-        """Return what became of code that was stopped."""
+        """Return the message about code that was stopped."""
         return (
-            f"it ran for {self.seconds:g} s without waiting for a step, {self.where}: everything else stands still "
-            "meanwhile; await steps, and make long work a tool"
+            f"it ran for {self.seconds:g} s without waiting for a step, {self.where}, which blocks everything else; "
+            "await steps, and make long work a tool"
         )
 
 
@@ -60,11 +60,11 @@ class Watchdog:
         os.register_at_fork(after_in_child=self._forget)
 
     def guards(self, function: CodeType) -> None:
-        """Say that a function calls code that is to be watched. Only what it calls is ever stopped, not itself."""
+        """Register a function that calls watched code. Only the code that it calls is stopped, never itself."""
         self._guards.add(function)
 
     def begin(self, seconds: float) -> WatchSpan:
-        """Watch what this thread does from now on."""
+        """Watch this thread's code from now on."""
         thread = threading.get_ident()
         watched = self._watched[thread] = WatchSpan(seconds, self._watched.get(thread))
         if self._thread is None:
@@ -72,7 +72,7 @@ class Watchdog:
         return watched
 
     def end(self, watched: WatchSpan) -> None:
-        """Watch it no longer."""
+        """Stop watching it."""
         thread = threading.get_ident()
         if watched.before is None:
             self._watched.pop(thread, None)
@@ -103,10 +103,10 @@ class Watchdog:
             self._start()
 
     def _stop(self, thread: int, watched: WatchSpan) -> None:
-        """Raise `TooLong` in what a thread does, if that is still what is watched.
+        """Raise `TooLong` in a thread, if it still runs the watched code.
 
-        This thread has the interpreter's lock, and keeps it for these few lines: the other one goes on where it was
-        seen, with the exception.
+        This thread holds the interpreter's lock for these few lines, so the other thread continues at the line that was
+        seen here, with the exception.
         """
         top = _current_frames().get(thread)
         frames: list[FrameType] = []
@@ -117,7 +117,7 @@ class Watchdog:
         if frame is None or not frames or self._watched.get(thread) is not watched:
             return
         if any(frame.f_code.co_filename == __file__ or frame.f_trace is not None for frame in frames):
-            return  # on its way out, or in a debugger
+            return  # the watch is ending, or a debugger holds the code
         theirs = [frame for frame in frames if not str(frame.f_globals.get("__name__")).startswith(_OURS)]
         if not theirs:
             return

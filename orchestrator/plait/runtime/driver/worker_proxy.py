@@ -15,7 +15,7 @@ from ...core.result import Failure, Result
 
 
 class WorkerProxy(Worker):
-    """Offers what `inner` offers, and hands everything on to it."""
+    """Has the offer of `inner`, and delegates every call to it."""
 
     def __init__(self, inner: Worker) -> None:
         self.inner = inner
@@ -24,8 +24,8 @@ class WorkerProxy(Worker):
         self.look()
 
     def look(self) -> None:
-        """Take note of what the inner worker offers now: some of it is known only after its start, or changes when it
-        comes back."""
+        """Copy the inner worker's offer."""
+        # Again at each start and health report: some of it is known only then, or changes when the worker returns.
         offered = offer(self.inner)
         self.slots, self.models, self.identity = offered.slots, offered.models, offered.identity
         self.hints = getattr(self.inner, "hints", False)
@@ -39,27 +39,27 @@ class WorkerProxy(Worker):
         self.look()
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Have the inner worker do the job."""
+        """Run the job on the inner worker."""
         async for item in self.inner.run(job):
             yield item
 
     async def cancel(self, attempt: int) -> None:
-        """Have the inner worker stop an attempt."""
+        """Stop an attempt on the inner worker."""
         await self.inner.cancel(attempt)
 
     async def count_tokens(self, op: ModelCall) -> int | None:
-        """Have the inner worker count a prompt, if it can."""
+        """Count a prompt on the inner worker, or return `None` if it cannot count."""
         count = getattr(self.inner, "count_tokens", None)
         return None if count is None else await count(op)
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
-        """Yield what the inner worker says, if it says something."""
+        """Yield the inner worker's cache reports, if it has any."""
         if (news := cache_news(self.inner)) is not None:
             async for change in news:
                 yield change
 
     async def health(self) -> AsyncIterator[bool]:
-        """Yield what the inner worker says."""
+        """Yield the inner worker's health."""
         async for healthy in self.inner.health():
             self.look()
             yield healthy

@@ -1,4 +1,4 @@
-"""Whether a journal names Python code that nobody has allowed: asked before it is replayed or gone on with."""
+"""Check whether a journal names Python code that was not allowed, before a replay or a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to a store in PostgreSQL: opened, with the tables brought up to date, and their errors in words."""
+"""Connections to a store in PostgreSQL: open them, migrate the tables, and explain errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _prepared: set[str] = set()
 
 @contextlib.contextmanager
 def explained(where: Database) -> Generator[None]:
-    """Turn what psycopg raises into a `ConfigError` that says what to do."""
+    """Turn an error of psycopg into a `ConfigError` with advice."""
     import psycopg
 
     try:

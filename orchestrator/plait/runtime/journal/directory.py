@@ -135,7 +135,7 @@ def match_run(run: str | None, runs: Iterable[str], *, changes: bool) -> str | N
     there = list(dict.fromkeys(runs))
     if run is None:
         if len(there) > 1:
-            raise UsageError(f"{len(there)} runs are under way: give the id of one: {', '.join(there[:5])}")
+            raise UsageError(f"{len(there)} runs are active: give the id of one: {', '.join(there[:5])}")
         return next(iter(there), None)
     if run in there:
         return run
@@ -148,7 +148,7 @@ def match_run(run: str | None, runs: Iterable[str], *, changes: bool) -> str | N
 
 def find(place: Location, run: str, *, changes: bool = False) -> RunEntry:
     """Return the run whose id is `run`, else the only run whose id begins with it. `changes`: whether it is then
-    changed, for which a prefix has to be longer. Raises `UsageError` if there is none or several."""
+    changed, which needs a longer prefix. Raises `UsageError` if no run or several match."""
     entries_there: list[RunEntry] = []
     run = run.encode(errors="replace").decode()  # half a surrogate is in no id, and no database takes it
     for entry in entries(place, like=run):
@@ -172,8 +172,8 @@ def find(place: Location, run: str, *, changes: bool = False) -> RunEntry:
 def sweep(
     folder: Location, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
 ) -> tuple[list[Location], int]:
-    """Delete journals that no process is writing: all but the newest `keep` files, and files that nobody has written to
-    for `older_than` seconds. A journal with an interrupted run is kept unless `interrupted`; empty ones always go.
+    """Delete journals that no process is writing: all but the newest `keep` files, and files without a write for
+    `older_than` seconds. A journal with an interrupted run is kept unless `interrupted`; empty ones always go.
 
     In a store these are runs that are over, and age counts from their end. Return the journals deleted and the bytes
     freed.

@@ -90,7 +90,7 @@ class Documents:
                 self._do(db, "INSERT INTO @labels (kind, id, name, value) VALUES (?, ?, ?, ?)", id, name, value)
 
     def get(self, id: str) -> tuple[str, bytes, bytes] | None:
-        """Return the owner, the body and the head of a document; `None` if it is not there."""
+        """Return the owner, the body and the head of a document, or `None` for an unknown id."""
         with self._open() as db:
             row = self._do(db, "SELECT owner, body, head FROM @documents WHERE kind = ? AND id = ?", id).fetchone()
         return None if row is None else (row[0], bytes(row[1]), bytes(row[2]))
@@ -100,8 +100,8 @@ class Documents:
     ) -> list[tuple[str, bytes]]:
         """Return ids and heads of an owner's documents that have these labels, at most `limit`.
 
-        They are in the order in which they were first written (those of one second in any), or the `newest` first:
-        those behind the one called `after`, or from the first.
+        They are in the order of their first write (in any order within a second), or the `newest` first: those behind
+        the id `after`, or from the start.
         """
         sign, way = ("<", "DESC") if newest else (">", "ASC")
         select = "SELECT id, head FROM @documents AS d WHERE kind = ? AND owner = ?"
@@ -120,7 +120,7 @@ class Documents:
             return [(name, bytes(head)) for name, head in self._do(db, select, *values, limit).fetchall()]
 
     def add(self, id: str, first: int, pieces: Sequence[bytes]) -> None:
-        """Add pieces, of which the first has the number `first`; those that are there from it on are replaced."""
+        """Add pieces, numbered from `first`; existing pieces with these and later numbers are replaced."""
         with self._open() as db:
             self._do(db, "DELETE FROM @pieces WHERE kind = ? AND id = ? AND place >= ?", id, first)
             for place, piece in enumerate(pieces, first):
@@ -142,8 +142,8 @@ class Documents:
             self._do(db, f"DELETE FROM @{table} WHERE kind = ? AND id = ?", id)
 
     def trim(self, keep: int, bytes_per_owner: int) -> None:
-        """Delete the oldest documents: of each owner those beyond `bytes_per_owner`, and then all but `keep`, the
-        oldest of the owner that has most, one after another."""
+        """Delete the oldest documents: of each owner those beyond `bytes_per_owner`, then documents above `keep`, the
+        oldest of the owner with the most, one after another."""
         large = (
             "SELECT id FROM (SELECT id, sum(size) OVER (PARTITION BY owner ORDER BY at DESC, id DESC) AS total "
             "FROM @documents WHERE kind = ?) AS added WHERE total > ?"

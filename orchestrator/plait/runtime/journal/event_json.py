@@ -1,4 +1,4 @@
-"""Events as JSON. The kinds that a run has by the thousand leave out every field that says what it says by default."""
+"""Events as JSON. Frequent kinds of events omit fields with their default value."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TELLING = ("kind", "type")
 """Fields by which a reader tells one class from another: always written."""
 
 _WRITTEN = object()
-"""Stands for the default of a field that is always written: no value is this one."""
+"""Placeholder default of a field that is always written: equal to no value."""
 
 
 def event_json(event: Event) -> str:
@@ -60,8 +60,7 @@ def _expanded(event: Expanded) -> dict[str, object]:
 
 
 def without_defaults(model: BaseModel) -> dict[str, object]:
-    """Return what a model is read from again: its fields, and those of the models in it, but for those that have their
-    default."""
+    """Return the JSON fields of a model and its nested models, without those that have their default."""
     fields = model.__dict__
     kept: dict[str, object] = {}
     for name, default, lean in _given(type(model), frozenset(model.model_fields_set)):
@@ -80,7 +79,7 @@ def without_defaults(model: BaseModel) -> dict[str, object]:
                 kept[name] = inner
         elif value or default:
             kept[name] = _contained(value)
-        elif value != default:  # an empty container, where the default is none
+        elif value != default:  # an empty container whose default is not empty
             kept[name] = value
     return kept
 

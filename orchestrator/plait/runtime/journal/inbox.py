@@ -1,7 +1,7 @@
 """Answers to questions from another process: small files in a folder beside the journal, or lines in its store.
 
-A journal has one writer. So whoever answers a run of another process, or one whose process has ended, leaves the answer
-here; it is written into the journal when it is taken.
+A journal has one writer. An answer to a run of another process, or of an ended process, is therefore left here; the
+journal's writer records it when it takes it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LARGEST = 1_000_000
 
 
 def pending(path: Location) -> list[tuple[RunEntry, Question]]:
-    """Return the questions that nobody has answered yet, of all runs that have not ended in a journal or a folder of
-    journals, with their runs. Raises `ConfigError`."""
+    """Return the open questions, with their runs, of all runs that have not ended in a journal or a folder of
+    journals. Raises `ConfigError`."""
     questions: list[tuple[RunEntry, Question]] = []
     for entry in entries(path):
         if entry.status not in ("running", "interrupted"):

@@ -87,7 +87,7 @@ class Journal:
         self._later: list[UnwrittenEvent] = []
         """Actions of events that are written."""
         self.failed: list[tuple[str | None, Exception]] = []
-        """Runs of which an event could not be put into words, and why; for whoever writes to take."""
+        """Runs with an event that could not be serialized, and the error; the writer takes them."""
         self._runs: dict[int, str] = {}
         self._resumes: str | None = None
 
@@ -107,7 +107,7 @@ class Journal:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def hold(self, run: str | None = None) -> None:
-        """Claim the journal, so that nobody else writes to it until `close`; with `run`, to go on with that run. In a
+        """Claim the journal for writing until `close`; with `run`, to resume that run. In a
         store only this run is claimed, and `path` is then another journal, which begins with all of this one."""
         self._storage.hold(run)
 
@@ -217,7 +217,7 @@ class Journal:
         if event.written:
             event = UnwrittenEvent(event.seq, None, None)
             self._later.append(event)
-        # They are written later, and the machine goes on filling a list of refusals that is still empty: a copy.
+        # They are written later, and the machine may still append to an empty list of refusals: a copy.
         event.actions, event.refused, event.moved = actions, tuple(refused), tuple(moved)
 
     def note(self, note: Note) -> None:
@@ -246,7 +246,7 @@ class Journal:
             self._storage.close()
 
     def give_up(self) -> None:
-        """Close it, as it cannot be written; its runs, which have failed by that, are said to have when it can."""
+        """Close a journal that cannot be written. The failure of its runs is recorded once it can be."""
         try:
             self._storage.give_up()
         finally:
@@ -285,8 +285,8 @@ class Journal:
         return seq, event.at, run, event.kind, body, None if kept.actions is None else self._actions_of(kept, batch)
 
     def _actions_of(self, kept: UnwrittenEvent, batch: WriteBatch) -> str:
-        """Return the actions that followed from an event as they are written; the batch is told of runs that ended,
-        and of other runs that they concern."""
+        """Return the serialized actions of an event; add ended runs, and other runs that the actions concern, to the
+        batch."""
         actions, own = kept.actions or (), kept.run
         concerned = set(kept.moved)
         for action in actions:
@@ -392,7 +392,7 @@ class Journal:
         return [RunLine(*line) for line in lines]
 
     def count(self) -> int:
-        """Return how many runs it has."""
+        """Return the number of its runs."""
         if self._storage.is_open:
             self.flush()
         return self._storage.count()
@@ -414,7 +414,7 @@ class Journal:
 
 
 def storage(location: Location, synchronous: str) -> Storage:
-    """Return what holds the journal there. Raises `ConfigError` where the packages for it are missing."""
+    """Return the storage for a location. Raises `ConfigError` if its packages are missing."""
     if isinstance(location, Path):
         return SqliteFile(location, synchronous)
     from .postgres import PostgresPart  # psycopg is an extra

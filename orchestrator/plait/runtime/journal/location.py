@@ -52,7 +52,7 @@ Location = Path | Database
 
 
 def located(given: str | os.PathLike[str] | Database) -> Location:
-    """Return the place that a path or an address means. Raises `ConfigError` for an address that is none."""
+    """Return the location for a path or a URL. Raises `ConfigError` for an invalid URL."""
     if isinstance(given, Database):
         return given
     if not isinstance(given, str) or not given.startswith(SCHEMES):
@@ -61,7 +61,7 @@ def located(given: str | os.PathLike[str] | Database) -> Location:
     try:
         urlsplit(address).port  # noqa: B018
     except ValueError:
-        raise ConfigError("this is no address of a store: write postgresql://user@host:5432/database") from None
+        raise ConfigError("this is not the URL of a store. Example: postgresql://user@host:5432/database") from None
     if number and not number.isdigit():
-        raise ConfigError(f"#{number:.20} is no number of a journal: `plait runs list` shows them")
+        raise ConfigError(f"#{number:.20} is not the number of a journal: `plait runs list` shows them")
     return Database(address, int(number) if number else None)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["PostgresPart"]
 
 _PATIENCE = 5.0
-"""Seconds for which a lost connection is made anew before the journal counts as broken."""
+"""Seconds of reconnecting after which a journal with a lost connection counts as broken."""
 _CHAIN = """
 WITH RECURSIVE chain(id, parent, base, upto) AS (
     SELECT id, parent, base, 9223372036854775807 FROM plait.journals WHERE id = %s
@@ -51,7 +51,7 @@ def kept(text: str | bytes) -> bytes:
 
 
 def given(data: bytes) -> str | bytes:
-    """Return what was `kept`."""
+    """Return the value of `kept`."""
     return data if data[:1] == b"x" else data.decode("utf-8", "surrogatepass")
 
 
@@ -85,7 +85,7 @@ class PostgresPart:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def hold(self, run: str | None) -> None:
-        """Make a journal of this process: a new one, or one that goes on with a run of this one. Raises `ConfigError`
+        """Make a journal of this process: a new one, or one that resumes a run of this one. Raises `ConfigError`
         for a run that a living process has, or that another has just taken."""
         if self._member is not None:
             return
@@ -202,7 +202,7 @@ class PostgresPart:
         self._written += sum(len(line[-1]) + 60 for line in notes) + sum(len(line[5]) + 100 for line in events)
 
     def _transact(self, statements: list[tuple[str, list[Any]]], sync: bool) -> None:
-        """Do all, or nothing. A connection that is lost is made anew for a moment."""
+        """Run a transaction. A lost connection is reopened for `_PATIENCE` seconds."""
         import psycopg
 
         until = time.monotonic() + _PATIENCE
@@ -233,7 +233,7 @@ class PostgresPart:
             self._member.give_up(self._where.journal)
 
     def close(self) -> None:
-        """Close it. A journal that was made to go on with a run, and in which nothing was begun, is nobody's."""
+        """Close it. A journal that was made to resume a run and holds no session has no owner afterwards."""
         member, self._member = self._member, None
         if member is not None and self._unused:
             with contextlib.suppress(ConfigError), connected(self._where) as db:
@@ -294,7 +294,7 @@ class PostgresPart:
             ).fetchall()
 
     def count(self) -> int:
-        """Return how many runs are in this journal now."""
+        """Return the number of runs in this journal."""
         with connected(self._where) as db:
             select = "SELECT count(*) FROM plait.runs WHERE journal = %s"
             row = db.execute(select, (self._where.journal,)).fetchone()

@@ -23,8 +23,8 @@ _EMPTY = '""'
 
 
 def dump(actions: Sequence[Action], refused: Refusals = (), hide: Callable[[str], str] = str) -> str:
-    """Return what later events depend on in actions, and the refusals among them, as the JSON list that is written and
-    compared: which attempt is at which step on which worker, what was cancelled, how runs ended.
+    """Return the parts of actions that later events depend on, and the refusals among them, as the JSON list that is
+    written and compared: which attempt is at which step on which worker, what was cancelled, how runs ended.
 
     All else follows from the events: prompts, what readers are fed, wake-up times. An answer stands there as its hash.
     """
@@ -63,7 +63,7 @@ class RecordedActions:
     ended: list[tuple[str, str]]
     """Runs that ended, and how."""
     cancelled: list[int]
-    """Attempts that were told to stop."""
+    """Attempts that were asked to stop."""
 
 
 def read(actions: str | None) -> RecordedActions:
@@ -145,7 +145,7 @@ def _quoted(text: str) -> str:
 
 
 def ordered(actions: str | None) -> list[list[object]]:
-    """Return the part of recorded actions that has to be the same for a run to go on: which attempt is at which step,
+    """Return the part of recorded actions that must be equal for a resume: which attempt is at which step,
     which steps are cancelled, how runs end. The rest may differ between versions."""
     kept = {"dispatch": 4, "cancel": 3, "finish": 3}
     return [action[: kept[action[0]]] for action in _listed(actions) if action[0] in kept]

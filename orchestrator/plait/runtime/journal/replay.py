@@ -94,7 +94,7 @@ class Moment:
 
     seq: int
     header: Header
-    """Of the session that it stands in."""
+    """Header of its session."""
     event: Event
     machine: Machine
     """The same object at every moment."""
@@ -117,10 +117,10 @@ def history(path: Location | str, plugins: PluginRegistry, run: str) -> Iterator
 
 
 class Growing:
-    """The history of a run that may be under way, read on as it grows.
+    """The history of a run that may be active, read further as it grows.
 
-    A session that was added since (the run was resumed, or another run came to its machine) may go on from an earlier
-    event: then the history begins anew, with another machine.
+    A session that was added since (the run was resumed, or another run came to its machine) may continue from an
+    earlier event: then the history starts again, with another machine.
     """
 
     def __init__(self, path: Location | str, plugins: PluginRegistry, run: str) -> None:
@@ -144,7 +144,7 @@ class Growing:
             self._spans = _spans(headers, ends[run])
             self._machine = _machine(headers[self._spans[0][0]], self._plugins)
         if (first := self._spans[-1][0]) == max(headers):
-            self._spans[-1] = (first, sys.maxsize)  # it may go on
+            self._spans[-1] = (first, sys.maxsize)  # it may grow
         held: list[tuple[EventRow, Header]] = []
         for row in journal.rows_of(run, self._last):
             first = _session(self._spans, row)
@@ -162,8 +162,8 @@ class Growing:
 def histories(
     path: Location | str, plugins: PluginRegistry, runs: Collection[str]
 ) -> Iterator[tuple[list[str], Iterator[Moment]]]:
-    """Yield the histories of several runs, those that end together with one pass: all runs of a session that nobody
-    resumed. Runs that are not in the file are passed over. Raises `ConfigError` for a file that cannot be read."""
+    """Yield the histories of several runs, in one pass for runs that end together: all runs of a session that was
+    not resumed. Runs that are not in the file are passed over. Raises `ConfigError` for a file that cannot be read."""
     journal, wanted = Journal(path), frozenset(runs)
     headers = _headers(journal)
     together: dict[int, list[str]] = defaultdict(list)
@@ -196,7 +196,7 @@ def _ends(journal: Journal, headers: dict[int, Header], lines: Iterable[RunLine]
 
 
 def _goes_on(header: Header, first: int) -> bool:
-    """Whether a session goes on with the machine of the session before it and all of its runs."""
+    """Return whether a session continues the machine of the session before it, with all of its runs."""
     return header.resumes is None and header.base is not None and header.base == first - 1
 
 
@@ -207,12 +207,12 @@ def _spans(headers: dict[int, Header], last: int) -> list[tuple[int, int]]:
         raise ConfigError(f"the journal is damaged: no session of it holds event {last}")
     base = headers[first].base
     if base is not None and base >= first:
-        raise ConfigError(f"the journal is damaged: the session of event {first} goes on from a later one")
+        raise ConfigError(f"the journal is damaged: the session of event {first} continues a later one")
     return [*([] if base is None else _spans(headers, base)), (first, last)]
 
 
 def _session(spans: list[tuple[int, int]], row: EventRow) -> int | None:
-    """Return the first event of the stretch that a row stands in."""
+    """Return the first event of the span that holds a row."""
     return next((first for first, last in spans if first <= row.seq <= last), None)
 
 
@@ -230,8 +230,8 @@ def _through(
 
 
 def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, run: str | None = None) -> Moment:
-    """Return what an event comes to; with `run`, in a machine that has this run alone."""
-    # The due times of a run come with news of time, whoever's they are.
+    """Return the event of a row; with `run`, for a machine that has this run alone."""
+    # Ticks of other runs stay: they also make the timers of this run due.
     event = ForeignEvent(at=row.at) if row.foreign and row.kind != "tick" else row.load()
     try:
         actions, anew = _said(machine, event, row, header, run)
@@ -275,7 +275,7 @@ def _rebuilt(journal: Journal, plugins: PluginRegistry, last: int, run: str | No
     for moment in _through(journal, plugins, headers, _spans(headers, last), run):
         machine = moment.machine
     if machine is None:
-        raise ConfigError(f"{journal.path} is damaged: a session goes on from event {last}, which is not there")
+        raise ConfigError(f"{journal.path} is damaged: a session continues event {last}, which is missing")
     return machine
 
 

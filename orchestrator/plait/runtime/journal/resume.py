@@ -3,7 +3,7 @@
 `rebuild` makes a machine from the journal's events, which hold all that planners and workers had said. `rule` decides
 about the attempts that were live, `settle` ends them, and then the driver's machine adopts the run (`Machine.adopt`). A
 lost attempt is tried again as after the loss of a worker. The exception is a call with side effects that may have been
-made: it is made again only if the policy or a person says so.
+made: it is made again only if the policy or a person decides so.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .replay import Growing, Moment
 from .tables import Header, Note
 
 OnUncertainSideEffect = Literal["fail", "ask", "retry"]
-"""Whether a call with side effects that was under way when the process ended makes its step fail, is decided by a
-person, or is made again."""
+"""Policy for a call with side effects that was running when the process ended: its step fails, a person decides, or
+the call is made again."""
 
 AGAIN, TREAT_AS_DONE, GIVE_UP = "make it again", "it was made", "fail"
 
@@ -121,7 +121,7 @@ def rebuild(path: Location, run: str, plugins: PluginRegistry) -> Rebuilt:
 
 
 class Rebuilder:
-    """Rebuilds a run that may be under way, again and again: each look reads what was written since the last."""
+    """Rebuilds a run that may be active, repeatedly: each call reads the events since the last."""
 
     def __init__(self, path: Location, run: str, plugins: PluginRegistry) -> None:
         self.path, self.run, self._plugins = path, run, plugins
@@ -170,7 +170,7 @@ async def rule(
     """Decide about the attempts that were live, and return an event for each.
 
     All count as lost with the process that made them. A call with side effects is made again if it had not begun, or if
-    `policy` or a person says so.
+    `policy` or a person decides so.
     """
     at = rebuilt.machine.now
     intended = {note.attempt for note in rebuilt.notes if note.kind == "intent"}
@@ -182,7 +182,7 @@ async def rule(
         if not step.side_effects or attempt.state != "live":
             error: Exception = Interrupted("the process that ran this step ended")
         elif attempt.worker.name not in workers:
-            error = _unknown(step, attempt.node.id, "its worker is gone")
+            error = _unknown(step, attempt.node.id, "its worker no longer exists")
         elif attempt.id not in intended or _waits_for_approval(rebuilt, attempt.node.id):
             error = NeverMade("the process ended before this call was made")
         else:

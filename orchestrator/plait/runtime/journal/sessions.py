@@ -22,7 +22,7 @@ from ...core.task import Task
 from ...core.tools.tool import ToolSpec
 from ...machine import Run
 from ..client.config import Config
-from ..client.questions import QuestionQueue, Told
+from ..client.questions import OnQuestion, QuestionQueue
 from ..driver.driver import Driver
 from ..plugins.loader import Plugins
 from .directory import RunEntry, find, new_file, place, tidy
@@ -143,14 +143,14 @@ class Resumer:
         driver: Driver,
         lend: Callable[[Task], Iterable[ToolSpec]],
         on_uncertain_side_effect: OnUncertainSideEffect,
-        told: Told | None,
+        on_question: OnQuestion | None,
         force: bool = False,
     ) -> RunClaim:
         """Rebuild a run and resume it; a run that has ended is only read. `lend` lets the run call its own tools, given
         its task, and describes all that it may call. `anyway`: also with other models or tools than it began with.
 
         Raises `ConfigError` for a journal that cannot be read, that another process writes, or that this version
-        cannot resume, and `PluginError` if the request's planner or task are not there any more.
+        cannot resume, and `PluginError` if the request's planner or task no longer exists.
         """
         run = entry.run
         if run in self._taken:
@@ -182,7 +182,7 @@ class Resumer:
                 told=True,
             )
             recorder.hold(run, journal)
-            self._asker.begin(run, recorder, rebuilt.answers, told, request.tenant)
+            self._asker.begin(run, recorder, rebuilt.answers, on_question, request.tenant)
             ruling = await rule(
                 rebuilt, [worker.name for worker in driver.workers], on_uncertain_side_effect, self._asker.ask
             )
@@ -223,7 +223,7 @@ def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:
 
 
 def _same_kind(planner: Planner, rebuilt: Rebuilt) -> None:
-    """Raise `ConfigError` for a run whose planner was a flow when the run began and is none now, or the reverse."""
+    """Raise `ConfigError` if a run's planner was a flow at its begin and no longer is, or the reverse."""
     steps = rebuilt.submitted.plan.steps
     began = any(map(is_root, steps))
     is_flow, reads = isinstance(planner, Flow), any(step.expands for step in steps)
@@ -231,5 +231,6 @@ def _same_kind(planner: Planner, rebuilt: Rebuilt) -> None:
         was, now = ("a flow", "none") if began else ("no flow", "one")
         raise ConfigError(
             f"run {rebuilt.run} cannot be resumed: its planner {rebuilt.submitted.request.planner.name!r} was {was} "
-            f"when plait {rebuilt.header.plait} began it, and is {now} now; run it anew, or resume it with that version"
+            f"when plait {rebuilt.header.plait} began it, and is {now} now; start a new run, or resume it with that "
+            "version"
         )

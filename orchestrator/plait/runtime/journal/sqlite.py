@@ -57,7 +57,7 @@ _PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether
 
 @contextlib.contextmanager
 def explained(path: Path) -> Generator[None]:
-    """Turn what SQLite raises into a `ConfigError` that says what to do."""
+    """Turn an error of SQLite into a `ConfigError` with advice."""
     try:
         yield
     except sqlite3.IntegrityError as error:
@@ -184,7 +184,7 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
 
 
 def _bounded(path: Path) -> Callable[[], bool]:
-    """Return what SQLite asks every so many steps, whether to give up."""
+    """Return the progress handler by which SQLite checks the time limit."""
     sizes = [file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists()]
     left = (_STEPS + _STEPS_A_BYTE * sum(sizes)) // _LOOK
 
@@ -251,7 +251,7 @@ class SqliteFile:
             return pages * self._db.execute("PRAGMA page_size").fetchone()[0]
 
     def hold(self, run: str | None) -> None:
-        """Claim the file, so that nobody else writes to it until `close`."""
+        """Claim the file for writing until `close`."""
         if self._lock is None:
             self._lock = claim(self.location)
 
@@ -309,7 +309,7 @@ class SqliteFile:
                     self._db.execute("PRAGMA synchronous = normal")
 
     def give_up(self) -> None:
-        """Do nothing: whoever looks at a file sees that its process has left it."""
+        """Do nothing: the lock of the file shows whether a process writes it."""
 
     def close(self) -> None:
         """Close the file; SQLite leaves no second file beside it."""
@@ -368,7 +368,7 @@ class SqliteFile:
             return db.execute(select, ((1 << 62) if before is None else before, most)).fetchall()
 
     def count(self) -> int:
-        """Return how many runs the index has."""
+        """Return the number of runs in the index."""
         with self._reading() as db:
             return db.execute("SELECT count(*) FROM runs").fetchone()[0]
 

@@ -42,18 +42,18 @@ def lines(database: Database, like: str = "") -> Iterator[tuple[RunLine, Databas
 
 
 def owner(database: Database, run: str) -> str | None:
-    """Return the share of a run; `None` if it is not there."""
+    """Return the share of a run, or `None` for an unknown run."""
     with connected(database) as db:
         row = db.execute("SELECT share FROM plait.runs WHERE run = %s", (run,)).fetchone()
     return None if row is None else row[0]
 
 
 def order(database: Database, run: str, verb: str, about: str = "", value: JsonValue = None) -> None:
-    """Tell the process of a run what somebody wants of it. Raises `UsageError` for a run that is not under way."""
+    """Send an order to the process of a run. Raises `UsageError` for a run that is not active."""
     with connected(database) as db, db.transaction():
         row = db.execute(f"SELECT r.status, {_ALIVE} {_FROM} WHERE r.run = %s", (run,)).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
         if row is None or row[0] is not None:
-            raise UsageError(f"run {run} is not under way" + (f": it is {row[0]}" if row is not None else ""))
+            raise UsageError(f"run {run} is not active" + (f": it is {row[0]}" if row is not None else ""))
         _put(db, run, verb, about, value)
 
 

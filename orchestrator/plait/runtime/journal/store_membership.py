@@ -1,5 +1,5 @@
-"""This process as a member of a store: it says that it is alive, hears what others want of its runs, and finds the runs
-of processes that have died."""
+"""Membership of this process in a store: send heartbeats, receive orders of other processes for its runs, and find the
+runs of processes that have died."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ProcessMember:
         self.on_shares: list[Callable[[dict[str, int]], None]] = []
         """Called on the thread after each sign of life, with what each process of the pool that is alive could use."""
         self._given_up: deque[int] = deque()
-        """Journals that could not be written, of which the runs have failed and nobody else knows it yet."""
+        """Journals that could not be written, whose runs have failed without a record of it."""
         self._end = threading.Event()
         self._register()
         self._thread = threading.Thread(target=self._live, name="plait-member", daemon=True)
@@ -114,7 +114,7 @@ class ProcessMember:
                 if now >= due:
                     due = now + self.lease / 5
                     if not self._beat(db):
-                        log.warning("this process had said nothing for %g s: its runs may go on elsewhere", self.lease)
+                        log.warning("no heartbeat for %g s: other processes may take this one's runs", self.lease)
                         self._register()
                 self._orders(db)
                 self._say_failed(db)

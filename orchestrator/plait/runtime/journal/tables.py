@@ -45,9 +45,9 @@ class Header(Frozen):
     grace: float
     lease: float | None
     resumes: str | None = None
-    """The run that this session goes on with. Its machine is not a new one but that of event `base`."""
+    """The run that this session resumes. Its machine is not a new one but that of event `base`."""
     base: int | None = None
-    """The last event of the session that it goes on from."""
+    """The last event of the session that it continues."""
     told: bool = False
     """The machine had runs that this file does not hold. Then the actions are those of this file's runs, and a replay
     follows the attempts that they name. Without it, the machine's events alone determine the attempts."""
@@ -62,7 +62,7 @@ class EventRow:
     seq: int
     at: float
     run: str | None
-    """Which run it concerns, where that can be told."""
+    """The run that it concerns, if known."""
     kind: str
     event: str
     """JSON."""
@@ -112,7 +112,7 @@ class RunLine:
     """The beginning of what was asked."""
     planner: str
     status: str | None
-    """How it ended; `None` if it has not, or the writer was killed before it could say so."""
+    """How it ended; `None` if it has not, or if the writer was killed before it recorded the end."""
     tokens: int
     """Generated, once it has ended."""
     ended: str | None
@@ -162,7 +162,7 @@ class Storage(Protocol):
         ...
 
     def hold(self, run: str | None) -> None:
-        """Claim it for writing; with `run`, to go on with that run."""
+        """Claim it for writing; with `run`, to resume that run."""
         ...
 
     def open(self) -> int:
@@ -210,7 +210,7 @@ class Storage(Protocol):
         ...
 
     def count(self) -> int:
-        """Return how many runs the index has."""
+        """Return the number of runs in the index."""
         ...
 
     def sessions(self) -> list[tuple[int, str]]:

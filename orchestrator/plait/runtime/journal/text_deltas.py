@@ -1,4 +1,4 @@
-"""Pieces of news of generated text, told as one."""
+"""Merge consecutive text deltas of an attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["alike", "joined", "merged"]
 
 
 def alike(first: Progressed, then: Progressed) -> bool:
-    """Whether two pieces of news can be told as one: both say their token ids, or neither does."""
+    """Return whether two deltas can be merged: both have token ids, or neither has."""
     return bool(first.ids) == bool(then.ids) and (first.logprob is None) == (then.logprob is None)
 
 
@@ -39,7 +39,7 @@ def _size(news: Progressed) -> int:
 
 
 def joined(before: Sequence[Action], then: Sequence[Action]) -> list[Action]:
-    """Return what follows from the merged news: one piece of text for the step's reader."""
+    """Return the actions of the merged deltas: one piece of text for the step's reader."""
     out = list(before)
     for action in then:
         last = out[-1] if out else None

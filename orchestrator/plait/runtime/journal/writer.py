@@ -71,7 +71,7 @@ class _File:
 
     journal: Journal
     told: bool
-    """It does not hold all that the machine has seen (`Header.told`)."""
+    """It lacks some of the machine's events (`Header.told`)."""
     shift: float = 0.0
     """Seconds by which the driver's clock is ahead of its runs'."""
     leaving: bool = False
@@ -104,8 +104,8 @@ class Recorder:
     Args:
         machine: the driver's.
         next_file: returns an open journal for new runs in place of one that is full, `None` for one that is not.
-        meta: what a new session's header remembers.
-        failed: told of runs whose journal cannot be written any more, and why.
+        meta: metadata of a new session's header.
+        failed: called with runs whose journal can no longer be written, and the error.
         every: see `EVERY`.
     """
 

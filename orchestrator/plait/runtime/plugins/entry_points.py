@@ -54,8 +54,9 @@ def installed(kind: str) -> Offers:
 
 @functools.lru_cache(maxsize=2)
 def _read(folders: tuple[tuple[str, int], ...]) -> dict[str, Offers]:
-    """Read what is installed in folders that changed at these times: 10 ms and more, which each request would cost that
-    names a plugin nobody has. What is installed later changes its folder, and is read."""
+    """Read the entry points of folders that changed at these times."""
+    # Cached, since it takes 10 ms and more, also for each request that names an unknown plugin. A later installation
+    # changes the time of its folder, and is read.
     offers: dict[str, dict[str, list[InstalledPlugin]]] = {kind: {} for kind in GROUPS}
     entries = importlib.metadata.entry_points()
     for kind, group in GROUPS.items():

@@ -45,7 +45,7 @@ def bind(plugin: object, fn: Callable[..., Any]) -> None:
 
 
 def _code_of(fn: Callable[..., Any]) -> object:
-    """Return what all closures of one piece of code have in common, and objects that are called by it."""
+    """Return the identity shared by all closures of one piece of code, or by all objects with one `__call__`."""
     return getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", type(fn))
 
 
@@ -55,7 +55,7 @@ def _function_of(plugin: object) -> Callable[..., Any]:
 
 
 def made_of(kind: str, fn: Callable[..., Any]) -> type | None:
-    """Return the plugin class that a function stands for: a planner `fn(brief) -> Plan` or
+    """Return the plugin class for a function: a planner `fn(brief) -> Plan` or
     `async fn(ctx, question)` (a flow), a policy's rank
     `fn(step, view) -> number or tuple`, a merge `fn(branches, task) -> value or Verdict`, a scorer
     `fn(question, text) -> number or None`. `None` for another kind, or a function that takes something else."""
@@ -145,7 +145,7 @@ def handed_over(kind: Kind, thing: object, register: Register) -> Plugin:
     if isinstance(thing, base):
         options = cast("dict[str, JsonValue]", cast("BaseModel", thing).model_dump(mode="json", exclude_unset=True))
         if kind == "task":
-            options.pop("text", None)  # a task is made anew for each request's text
+            options.pop("text", None)  # a new task is made for each request's text
         return Plugin(name=register(kind, address(type(thing)), type(thing), None), options=options)
     if isinstance(thing, type) and issubclass(thing, base):
         return Plugin(name=register(kind, address(thing), thing, None))

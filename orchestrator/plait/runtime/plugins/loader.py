@@ -1,7 +1,7 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
-A name means, in this order: a file or package of ours in one of the folders of its kind (`critical-path` is
-`plait/policies/schedule/critical_path.py`; planners' folders are families for readers, no part of the name), an
+A name means, in this order: a file or package of plait in one of the folders of its kind (`critical-path` is
+`plait/policies/schedule/critical_path.py`; planners' folders group them for readers and are not in the name), an
 entry point of an installed distribution (`entry_points.py`), or with a colon a class anywhere (`their_pkg.mod:Class`).
 """
 
@@ -73,8 +73,8 @@ _WORKER_METHODS = ("start", "run", "cancel", "health", "close")
 class Plugins:
     """Makes plugins of their specs. Those without a state of their own (all but workers and tasks) are made once.
 
-    Every method raises `PluginError` for a name that is not there, a module that cannot be imported, a class that is
-    not of the kind asked for, and options that do not fit.
+    Every method raises `PluginError` for an unknown name, a module that cannot be imported, a class of another kind,
+    and invalid options.
     """
 
     def __init__(self) -> None:
@@ -82,8 +82,8 @@ class Plugins:
         self._classes: dict[tuple[PluginKind, str], type] = {}
         self._namesakes: dict[tuple[PluginKind, str], int] = {}
         self._bound: dict[tuple[PluginKind, str], weakref.ref[Callable[..., Any]]] = {}
-        """The local functions that were handed over, by the name of the plugin that each is. Whoever handed one over
-        holds it as long as its run needs it; then all that is known of it is forgotten."""
+        """Local functions that were handed over, by plugin name. The caller holds each as long as its run needs it;
+        then its entry is dropped."""
 
     def planner(self, spec: Plugin) -> Planner:
         """Return the planner of a spec."""
@@ -227,7 +227,7 @@ class Plugins:
             raise PluginError(f"{kind} {name!r} is offered by {which}: name one of them as pkg.mod:Class")
         if not offers:
             return _ours(kind, name)
-        allow(offers[0].address)  # whoever installed it allowed it
+        allow(offers[0].address)  # its installation allows it
         return _third_party(kind, name, offers[0].address)
 
     @staticmethod
@@ -301,7 +301,7 @@ def _there(kind: PluginKind) -> Iterable[str]:
 
 
 def _offers(kind: PluginKind, name: str) -> Sequence[InstalledPlugin]:
-    """Return what installed distributions offer under a name that is none of ours."""
+    """Return the offers of installed distributions for a name that plait does not have."""
     hyphened = name.replace("_", "-")
     return [] if hyphened in _there(kind) else installed(kind).get(hyphened, [])
 

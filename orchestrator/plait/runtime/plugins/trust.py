@@ -23,7 +23,7 @@ _data: ContextVar[bool] = ContextVar("plait-untrusted", default=False)
 
 @contextlib.contextmanager
 def untrusted() -> Generator[None]:
-    """Have requests that are made meanwhile count as data (rows of a file): their names are allowed by nobody."""
+    """Treat requests made in this block as data (rows of a file), whose names allow no code."""
     token = _data.set(True)
     try:
         yield
@@ -44,7 +44,7 @@ def named(given: object) -> object:
 
 
 def refuse(what: str, *given: Plugin | Plan | None) -> None:
-    """Raise `PluginError` for an address in data that nobody has allowed; `what` says what names it."""
+    """Raise `PluginError` for an address in data that was not allowed; `what` names its source."""
     for address in _addresses(given):
         check(address, f"{what}:")
 
@@ -67,8 +67,8 @@ def own_code(text: str) -> str:
     """Return the spec of a plugin with each `FILE.py:NAME` in it made into `MODULE:NAME`, which that allows to be
     imported. `MODULE:NAME` is left as it is; if this folder has the file `MODULE.py`, the module is found there.
 
-    The folder of a file is put at the end of `sys.path`. What a row or a request's body says must not pass here: it
-    would run files of this machine. Raises `UsageError` for a file that is not there or cannot be loaded.
+    The folder of a file is put at the end of `sys.path`. Names in rows or request bodies must not reach it: it
+    would run files of this machine. Raises `UsageError` for a file that is missing or cannot be loaded.
     """
     module, _, rest = text.partition(":")
     # `sample:n=8` is a plugin with an option, `mine:Class:n=8` a class

@@ -12,9 +12,9 @@ import typer
 from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
-from plait.apps.common.problems import CountdownProblem, draw
 from plait.runtime.client.config import Config
 
+from ..countdown import CountdownProblem, draw
 from .plain import PlainFigures, ask_plainly, chat_of
 from .puzzles import Way, close_puzzles, solve_puzzles, ways
 from .questions import DemoFigures, ask_questions, close_questions, family_of

@@ -15,13 +15,14 @@ from rich.text import Text
 from plait.apps.commands.eval import EvalCounts
 from plait.apps.common.interrupt import CommandInterrupted, Stopper
 from plait.apps.common.output import Output
-from plait.apps.common.problems import CountdownProblem
 from plait.apps.common.session import opened_session
 from plait.apps.common.tree import following
 from plait.core.ops import Plugin
 from plait.runtime.client.answer import Answer, RunEnded
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
+
+from ..countdown import CountdownProblem
 
 __all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
 

@@ -14,6 +14,7 @@ from pydantic import Field, JsonValue, PrivateAttr
 from plait.core.errors import TaskError
 from plait.core.task import Style, Task
 
+from ..countdown import draw
 from ._countdown_states import remaining, solvable
 
 __all__ = ["Countdown"]
@@ -106,6 +107,19 @@ class Countdown(Task):
     def target(self) -> int:
         """What to reach."""
         return self._target
+
+    @classmethod
+    def drawn(cls, count: int, seed: int) -> list[tuple[str, JsonValue]]:
+        """Return problems of the test split, which the bundled model never saw; the task itself checks answers."""
+        return [(problem.text, None) for problem in draw(count, seed)]
+
+    @classmethod
+    def row_text(cls, row: object) -> str:
+        """Return the text of a row `{"numbers": [3, 5, 7, 11], "target": 24}`. Raises `ValueError`."""
+        match row:
+            case {"numbers": [*numbers], "target": target} if all(type(number) is int for number in (*numbers, target)):
+                return f"{' '.join(map(str, numbers))} -> {target}"
+        raise ValueError('has no whole numbers; write {"numbers": [3, 5, 7, 11], "target": 24}')
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the prompt in the bundled model's words; `width` (branches or threads) is kept within 2..8, or with

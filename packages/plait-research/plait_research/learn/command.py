@@ -28,27 +28,25 @@ from .learner import Learner
 from .pareto import TextSearch
 from .strategies import count, drawing
 
-__all__ = ["diff", "prompts", "show", "strategies", "undo"]
+__all__ = ["prompts", "strategies", "versions"]
 
 
 def strategies(
     place: Place = None,
-    arm: Annotated[
-        list[str] | None, typer.Option(metavar="PLANNER", help="Only these, such as sample:n=8; repeatable.")
+    planner: Annotated[
+        list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Strategy to count; repeatable, all by default.")
     ] = None,
-    price: Annotated[float, typer.Option(min=0.0, help="What a generated token takes off a right answer's 1.")] = 0.0,
+    price: Annotated[float, typer.Option(min=0.0, help="Price of a generated token; a right answer is worth 1.")] = 0.0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="OUT.json", help="Write a `route` of each task, for route:path=OUT.json, with the counts."
-        ),
+        typer.Option(metavar="OUT.json", help="Output file with the counts per task, for route:path=OUT.json."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Count how well strategies did, by task, for `route:criterion=record`."""
     left = ExclusionCounts()
     runs = list(entries(place_of(place), []))
-    table = count(export(runs, Plugins(), left, unanswered=True), price, arm or ())
+    table = count(export(runs, Plugins(), left, unanswered=True), price, planner or ())
     tasks = sorted({task for task, _ in table.rows})
     made = {task: drawing(table, task).model_dump(mode="json") for task in tasks}
     if out is not None:
@@ -88,9 +86,9 @@ def prompts(
     rounds: Annotated[int, typer.Option(min=1, help="combee: rounds of reflection.")] = 1,
     runs: Annotated[int, typer.Option(min=1, help="gepa: about how many problems the search runs.")] = 300,
     level: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
+        float, typer.Option(min=0.001, max=0.5, help="Probability of accepting a change that does not help.")
     ] = 0.1,
-    concurrency: Annotated[int, typer.Option(min=1, help="Problems at the same time.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent problems.")] = 32,
     as_json: Json = False,
     *,
     request: Request,
@@ -154,34 +152,30 @@ def _tell_search(versions: Versions, searches: list[TextSearch], output: Output,
             output.people.print(versions.diff(made.version.parent, made.version.number), markup=False)
 
 
-def show(declared: Declared, as_json: Json = False) -> None:
-    """Show the versions of learned values, and why each was taken."""
-    versions = versions_of(declared)
-    with opened(as_json) as output:
-        if as_json:
-            rows = [version.model_dump(mode="json") for version in versions.all]
-            output.result({"current": versions.current.number, "versions": rows})
-            return
-        for version in versions.all:
-            mark = "*" if version.number == versions.current.number else " "
-            parent = "" if version.parent is None else f" from {version.parent}"
-            output.people.print(f"{mark} {version.number}{parent}  {version.why or 'as declared'}", markup=False)
-
-
-def diff(
+def versions(
     declared: Declared,
-    old: Annotated[int, typer.Argument(help="A version.")],
-    new: Annotated[int, typer.Argument(help="Another.")],
+    old: Annotated[int | None, typer.Argument(help="Version to compare with another.")] = None,
+    new: Annotated[int | None, typer.Argument(help="The other version; the current one by default.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Return to the version before the current one.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show what changed between two versions."""
-    typer.echo(versions_of(declared).diff(old, new))
-
-
-def undo(declared: Declared, as_json: Json = False) -> None:
-    """Go back to the version before the current one."""
-    version = versions_of(declared).undo()
+    """Show the versions of learned values and their reasons, or what changed between two of them."""
+    kept = versions_of(declared)
+    if undo:
+        kept.undo()
+    current = kept.current
     with opened(as_json) as output:
-        if as_json:
-            output.result({"current": version.number, "values": version.values})
+        if as_json and undo:
+            output.result({"current": current.number, "values": current.values})
+        elif as_json:
+            rows = [version.model_dump(mode="json") for version in kept.all]
+            output.result({"current": current.number, "versions": rows})
+        elif undo:
+            output.people.print(f"version {current.number} is in force", markup=False)
+        elif old is not None:
+            output.people.print(kept.diff(old, current.number if new is None else new), markup=False, soft_wrap=True)
         else:
-            output.people.print(f"version {version.number} is in force", markup=False)
+            for version in kept.all:
+                mark = "*" if version.number == current.number else " "
+                parent = "" if version.parent is None else f" from {version.parent}"
+                output.people.print(f"{mark} {version.number}{parent}  {version.why or 'as declared'}", markup=False)

@@ -1,9 +1,7 @@
-"""`plait learn effort`, `plait learn takeover`: the numbers by which planners spend effort, made on problems or counted
-in journals."""
+"""`plait learn effort`: the numbers by which planners spend effort, made on problems or counted in journals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +27,7 @@ from plait.runtime.plugins.loader import Plugins
 
 from ..rollouts.export import ExclusionCounts, export
 
-__all__ = ["effort", "takeover"]
+__all__ = ["effort"]
 
 MEASURED: dict[str, dict[str, JsonValue]] = {"scale": {"threshold": 0.0}, "takeover": {"threshold": 0.0}}
 """By planner: how it is run on problems, so that what it would decide by its numbers is tried each time."""
@@ -41,72 +39,55 @@ Problems = Annotated[
         metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …} to run. By default runs in journals are counted.'
     ),
 ]
-Out = Annotated[Path, typer.Option(metavar="OUT.json", help="The file, for PLANNER:path=OUT.json. It is added to.")]
-Concurrency = Annotated[int, typer.Option(min=1, help="Problems at the same time.")]
+Out = Annotated[Path, typer.Option(metavar="OUT.json", help="File for PLANNER:path=OUT.json; new counts are added.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent problems.")]
 
 
-def _calibration(usual: str, summary: str) -> Callable[..., None]:
-    """Return the command that calibrates a planner, `usual` if none is given; `summary` is its help."""
+@common_options
+def effort(
+    task: TaskName,
+    out: Out,
+    problems: Problems = None,
+    place: Place = None,
+    concurrency: Concurrency = 8,
+    as_json: Json = False,
+    *,
+    request: Request,
+    common: Common,
+) -> None:
+    """Calibrate a planner that spends effort by numbers: `scale` by default, `takeover`, `ssr`, `mars`,
+    `route:criterion=record`.
 
-    @common_options
-    def command(
-        task: TaskName,
-        out: Out,
-        problems: Problems = None,
-        place: Place = None,
-        concurrency: Concurrency = 8,
-        as_json: Json = False,
-        *,
-        request: Request,
-        common: Common,
-    ) -> None:
-        given = request.planner if "planner" in request.model_fields_set else Plugin(name=usual)
-        plugins = Plugins()
-        if not isinstance(plugins.planner(given), LearningPlanner):
-            raise UsageError(f"the planner {given.name!r} has no numbers that could be learned (`path`)")
-        asked = request.updated({"task": Plugin.of(task)})
-        left = ExclusionCounts()
-        with opened(as_json) as output:
-            if problems is None:
-                runs, learned = _from_journals(given, asked.task, place, out, plugins, left)
-            else:
-                options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
-                asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
-                questions = read_questions(problems, asked.task)
-                runner = _Runner(common.load(), asked, concurrency)
-                run_stoppable(lambda stopper: runner.run(questions, output, stopper))
-                runs, learned = runner.runs, runner.learned
-            if as_json:
-                output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
-                return
-            for why, number in sorted(left.why.items()):
-                output.people.print(f"{pluralise(number, 'run')} left out: {why}", markup=False)
-            output.people.print(
-                f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
-            )
-            if learned:
-                output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
-
-    command.__doc__ = summary
-    return command
-
-
-effort = _calibration(
-    "scale",
-    """Calibrate a planner that spends effort by numbers: `scale` by default, `ssr`, `mars`, `route:criterion=record`.
-
-    With `--problems` each is run with `--planner` so that it makes records (`scale` does every step the easy way).
-    Without, the runs of that planner in journals are counted.
-    """,
-)
-takeover = _calibration(
-    "takeover",
-    """Calibrate `takeover`: the scores of segments that a draft writes, by round, so that it keeps a promised share.
-
-    With `--problems` the draft writes all of them and each segment is scored. Without, the scores of runs in journals
-    are counted.
-    """,
-)
+    With `--problems` each is run with `--planner` so that it makes records: `scale` does every step the easy way, the
+    draft of `takeover` writes all segments, and each is scored. Without, the runs of that planner in journals are
+    counted.
+    """
+    given = request.planner if "planner" in request.model_fields_set else Plugin(name="scale")
+    plugins = Plugins()
+    if not isinstance(plugins.planner(given), LearningPlanner):
+        raise UsageError(f"the planner {given.name!r} has no numbers that could be learned (`path`)")
+    asked = request.updated({"task": Plugin.of(task)})
+    left = ExclusionCounts()
+    with opened(as_json) as output:
+        if problems is None:
+            runs, learned = _from_journals(given, asked.task, place, out, plugins, left)
+        else:
+            options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
+            asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
+            questions = read_questions(problems, asked.task)
+            runner = _Runner(common.load(), asked, concurrency)
+            run_stoppable(lambda stopper: runner.run(questions, output, stopper))
+            runs, learned = runner.runs, runner.learned
+        if as_json:
+            output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
+            return
+        for why, number in sorted(left.why.items()):
+            output.people.print(f"{pluralise(number, 'run')} left out: {why}", markup=False)
+        output.people.print(
+            f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
+        )
+        if learned:
+            output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
 
 
 def _from_journals(

@@ -24,7 +24,7 @@ __all__ = ["Declared", "Learnable", "Values", "Version", "Versions", "applied", 
 Values = dict[str, JsonValue]
 Declared = Annotated[
     Path,
-    typer.Argument(metavar="LEARN.json", help="What may be learned: a list of declared values; versions beside it."),
+    typer.Argument(metavar="LEARN.json", help="File with a list of declared values; versions are kept beside it."),
 ]
 
 

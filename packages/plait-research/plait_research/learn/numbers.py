@@ -28,17 +28,17 @@ __all__ = ["numbers"]
 
 def numbers(
     declared: Declared,
-    planner: Annotated[str, typer.Option(metavar="NAME[:k=v,…]", help="The planner whose options are learned.")],
+    planner: Annotated[str, typer.Option(metavar="NAME[:k=v,…]", help="Planner whose options are learned.")],
     place: Place = None,
-    policy: Annotated[list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Kept as it is; repeatable.")] = None,
-    price: Annotated[float, typer.Option(min=0.0, help="Of a generated token; a right answer is worth 1.")] = 0.0,
+    policy: Annotated[list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Policy; repeatable.")] = None,
+    price: Annotated[float, typer.Option(min=0.0, help="Price of a generated token; a right answer is worth 1.")] = 0.0,
     level: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="Chance of taking a change that does not help.")
+        float, typer.Option(min=0.001, max=0.5, help="Probability of accepting a change that does not help.")
     ] = 0.1,
     check: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Journals of other questions, to measure what came out on.")
+        str | None, typer.Option(metavar="PATH", help="Journals of other questions for a final measurement.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the halves and the candidates.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the halves and the candidates.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Learn numbers and choices (a width, a temperature, a stop rule) from journals, without a model.

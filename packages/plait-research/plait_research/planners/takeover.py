@@ -36,7 +36,7 @@ class Takeover(LearningPlanner, Flow):
     scores of its round, is at most `threshold` (the paper's alpha). Where the calibration comes from the same
     distribution that is so large a share of all segments; later rounds differ, so calibration is kept by round, and
     `why` says what share it was. Calibration scores come from runs on other requests (`answer.data["scores"]`), which
-    `plait learn takeover` makes. `records` holds them, by round; rounds after the last use those of the last. Without
+    `plait learn effort` makes. `records` holds them, by round; rounds after the last use those of the last. Without
     any, a segment does badly where it scores less than `threshold`, `why` says that nothing is calibrated, and
     `criterion=records` is refused.
 
@@ -94,9 +94,8 @@ class Takeover(LearningPlanner, Flow):
         if self.criterion == "records" and 0.0 < self.threshold < 1.0 and not any(self.records) and not self.learn:
             raise ValueError(
                 "`criterion=records` promises that a share `threshold` is taken over, and there are no records of "
-                "this task: "
-                "make them with `plait learn takeover TASK --problems FILE --out OUT` and give `path=OUT`, or say "
-                "`criterion=score`"
+                "this task: make them with `plait learn effort TASK --planner takeover --problems FILE --out OUT` and "
+                "give `path=OUT`, or say `criterion=score`"
             )
         return self
 

@@ -51,17 +51,17 @@ def rollouts(
         ),
     ],
     out: Annotated[
-        Path, typer.Option(metavar="OUT.jsonl|arrow", help="Where the records go, one line a sequence; it only grows.")
+        Path, typer.Option(metavar="OUT.jsonl|arrow", help="Output file, one record per sequence; it only grows.")
     ],
-    branches: Annotated[int, typer.Option(min=1, help="Rollouts of a prompt: a group.")] = 8,
+    branches: Annotated[int, typer.Option(min=1, help="Number of rollouts per prompt.")] = 8,
     reward: Annotated[
         str, typer.Option(metavar="NAME", help="verified, accelerated[:SHARE], or FILE.py:FUNCTION(answer, want).")
     ] = "verified",
     own: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="Judges a sequence, such as a thread: FUNCTION(record)."),
+        typer.Option(metavar="FILE.py:FUNCTION", help="Reward of a sequence, such as a thread: FUNCTION(record)."),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Rollouts at the same time.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, help="Concurrent rollouts.")] = 64,
     ahead: Annotated[
         int | None,
         typer.Option(
@@ -70,11 +70,11 @@ def rollouts(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Names the folder of the newest weights; looked at all the time (engine)."),
+        typer.Option(metavar="FILE", help="File that names the folder of the newest weights; polled (engine)."),
     ] = None,
-    text: Annotated[str, typer.Option(metavar="FIELD", help="The field of a line that is asked.")] = "text",
-    want: Annotated[str, typer.Option(metavar="FIELD", help="The field with the right answer.")] = "want",
-    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N prompts.")] = None,
+    text: Annotated[str, typer.Option(metavar="FIELD", help="Column with the question.")] = "text",
+    want: Annotated[str, typer.Option(metavar="FIELD", help="Column with the right answer.")] = "want",
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of prompts; all by default.")] = None,
     as_json: Json = False,
     *,
     request: Request,
@@ -143,35 +143,35 @@ class ProductionPace:
 
 
 def export_runs(
-    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Where the data go.")],
+    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Output file.")],
     place: Place = None,
     form: Annotated[
         Literal["tokens", "text", "samples"],
         typer.Option(
             "--format",
-            help="tokens: exact records, as of `plait learn rollouts`; text: prompts and completions; samples: the "
+            help="tokens: records like those of `plait learn rollouts`; text: prompts and completions; samples: the "
             "branches of each vote, as of `plait learn import`.",
         ),
     ] = "tokens",
-    verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task finds right.")] = False,
+    verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task verifies.")] = False,
     cheapest: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of each question only the N cheapest runs.")
+        int | None, typer.Option(min=1, metavar="N", help="Number of the cheapest runs to keep per question.")
     ] = None,
     by: Annotated[
-        Literal["total", "critical"], typer.Option(help="Cheap in all generated tokens, or along the critical path.")
+        Literal["total", "critical"], typer.Option(help="Tokens that count as cost: all, or the critical path.")
     ] = "total",
     distinct: Annotated[
-        bool, typer.Option("--distinct", help="Of answers to a question that mean the same only the cheapest.")
+        bool, typer.Option("--distinct", help="Keep only the cheapest of equivalent answers to a question.")
     ] = False,
     planner: Annotated[str | None, typer.Option(help="Only runs of this planner.")] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(metavar="MODEL", help="Refuse what does not re-tokenise to itself with its tokenizer."),
+        typer.Option(metavar="MODEL", help="Model folder whose tokenizer must reproduce each record's tokens."),
     ] = None,
-    redact: Annotated[bool, typer.Option("--redact", help="Lengths in the place of texts (text).")] = False,
+    redact: Annotated[bool, typer.Option("--redact", help="Replace texts by their lengths (text).")] = False,
     answers: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer`, to grade by (samples)."),
+        typer.Option(metavar="FILE.jsonl", help="File of lines with `question` and `answer` for grading (samples)."),
     ] = None,
     as_json: Json = False,
 ) -> None:

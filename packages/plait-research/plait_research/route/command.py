@@ -34,15 +34,13 @@ Tasks = dict[str, list[RouteRow]]
 
 def route(
     place: Place = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="OUT.json", help="Write the routes of all tasks, for route:path=OUT.json.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Output file, for route:path=OUT.json.")] = None,
     lose: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of right answers that may be lost to save tokens.")
     ] = 0.01,
-    least: Annotated[int, typer.Option(min=2, help="Runs that a planner needs.")] = 100,
+    least: Annotated[int, typer.Option(min=2, help="Minimum number of runs of a planner.")] = 100,
     price: Annotated[
-        float | None, typer.Option(min=0.0, help="What a token takes off a right answer's 1; found if left out.")
+        float | None, typer.Option(min=0.0, help="Price of a token (a right answer: 1); fitted by default.")
     ] = None,
     as_json: Json = False,
 ) -> None:

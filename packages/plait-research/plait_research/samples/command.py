@@ -22,10 +22,10 @@ __all__ = ["import_samples"]
 def import_samples(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=", ".join(SOURCES))],
     paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Files or folders as they are published.")],
-    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Where the samples go, one a line.")],
+    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Output file, one sample per line.")],
     answers: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer`, for what lacks them (atts)."),
+        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer` for those without (atts)."),
     ] = None,
     as_json: Json = False,
 ) -> None:

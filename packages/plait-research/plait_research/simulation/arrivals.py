@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 30
 
 
 def at_rate(runs: int, rate: float | None, *, burstiness: float = 1.0, seed: int = 0) -> list[float]:
-    """Return the arrival times of so many runs, `rate` a second on average; all at once without a rate.
+    """Return the arrival times of `runs` runs, `rate` a second on average; all at once without a rate.
 
     The intervals are gamma-distributed with shape `burstiness`: 1 is a Poisson process, less comes in bursts, more is
     more even (the parameters of vLLM's serving benchmark). Raises `ConfigError` for numbers that make no sense.
@@ -41,7 +41,7 @@ def read_arrivals(path: Path, runs: int | None = None) -> list[float]:
 
     Each line is a number of seconds, or a JSON object with `at` (seconds) or `timestamp` (milliseconds, as in the
     Mooncake traces); or the file is CSV with a column `at` or `TIMESTAMP`, of seconds or of dates (as in the Azure
-    LLM inference traces). Raises `ConfigError` that names the first line that is none of these.
+    LLM inference traces). Raises `ConfigError` with the first line in another format.
     """
     try:
         if path.stat().st_size > _MOST_BYTES:

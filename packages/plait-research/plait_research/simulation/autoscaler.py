@@ -27,7 +27,7 @@ class ElasticHosts:
         self._names = list(cluster.batches)[: bounds.most]
         self._starting: set[str] = set()
         self._going: dict[str, float] = {}
-        """When an engine that goes is to be gone."""
+        """Time at which a draining engine is removed."""
         self._since: dict[str, float] = {}
         self._seconds = 0.0
         self.changes: int = 0
@@ -84,7 +84,7 @@ class ElasticHosts:
         cluster.take(WorkerUp(cluster.now, name, 0, host.serves, host.models))
 
     def _gone(self, name: str) -> None:
-        """Let an engine go, and what it still runs go on elsewhere."""
+        """Remove an engine; its attempts continue on other engines."""
         del self._going[name]
         self._seconds += self._cluster.now - self._since.pop(name)
         self._cluster.strike(WorkerFault(self._cluster.now, name))

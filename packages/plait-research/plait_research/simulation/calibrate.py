@@ -191,7 +191,7 @@ class RecordedSession(Frozen):
 
 
 class _Again(Planner):
-    """Says what a planner said in a recorded run. Steps of one name in several scopes are served in their order."""
+    """Repeats a planner's answers of a recorded run. Steps of one name in several scopes are served in order."""
 
     plan: Plan
     patches: dict[str, tuple[Plan, ...]] = {}

@@ -68,7 +68,7 @@ class Cluster:
         self.batches: dict[str, DecodeBatch] = {host.name: DecodeBatch(host) for host in hosts}
         self._up: set[str] = set()
         self.absent: set[str] = set()
-        """Hosts that are not there at the start."""
+        """Hosts that join after the start."""
         self.now: float = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -94,7 +94,7 @@ class Cluster:
             self.later(fault.at, lambda fault=fault: self.strike(fault))
 
     def play(self) -> None:
-        """Go on until all runs have finished."""
+        """Run until all runs have finished."""
         heap = self._heap
         while self.left:
             if not heap:
@@ -103,7 +103,7 @@ class Cluster:
             happen()
 
     def attempt_over(self, running: RunningJob, end_in: str, tokens: int, usage: Usage) -> None:
-        """Take note of the end of an attempt: `done`, `failed`, `stopped` or `lost`, after so many tokens."""
+        """Record the end of an attempt: `done`, `failed`, `stopped` or `lost`, after `tokens` tokens."""
         raise NotImplementedError
 
     def run_over(self, finish: Finish, run: Run | None) -> None:
@@ -216,7 +216,7 @@ class Cluster:
     def _dispatch(self, worker: str, job: Job, reason: str) -> None:
         op, batch = job.op, self.batches[worker]
         number = self._tries.get(job.step, 0)
-        if not job.generated or not number:  # an attempt that goes on meets the fate of the one it goes on from
+        if not job.generated or not number:  # a resumed attempt has the same outcome as the one that it continues
             number = self._tries[job.step] = number + 1
         rng = Random(f"{self._seed}/{job.step}/{number}")
         outcome = self._outcome(job, rng)
@@ -303,7 +303,7 @@ class Cluster:
             running.told = upto
             self.take(news)
             self._changed[batch.host.name] = batch
-        # The news just told may have ended the last run.
+        # The event just posted may have ended the last run.
         if self.left:
             self._complete(running)
 
@@ -322,7 +322,7 @@ class Cluster:
             self.take(Succeeded(at=self.now, attempt=attempt, result=result))
 
     def _charged(self, running: RunningJob, usage: Usage) -> Usage:
-        """Return what an attempt used with what that costs, on a host with a price."""
+        """Return an attempt's usage, with its cost on a host with a price."""
         price = running.host.price
         if price is None or running.job.op.kind != "think":
             return usage

@@ -101,8 +101,8 @@ def looks(sampling: Sampling) -> bool:
 
 
 def trace_of(confidence: Confidence, job: Job, result: Result, rng: Random, given: int, tokens: int) -> SimTrace:
-    """Return the trace of an attempt that generates `tokens` after the `given` ones that it goes on from; statistics
-    are of what it generates itself, as an engine's are. Raises `ConfigError` for too few confidences."""
+    """Return the trace of an attempt that generates `tokens` after the `given` tokens of its checkpoint; statistics
+    cover only its own tokens, as an engine's are. Raises `ConfigError` for too few confidences."""
     assert job.op.kind == "think"
     figures = confidence(job, result, rng)
     if len(figures) < given + tokens:

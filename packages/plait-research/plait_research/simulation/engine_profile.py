@@ -39,7 +39,7 @@ class EngineProfile(Profile):
         return LatencyModel(dispatch=self.dispatch, abort_latency=self.abort, **options)
 
     def outcome(self) -> Outcome:
-        """Return what jobs end in: lengths drawn from those recorded of steps of the same name, or of all."""
+        """Return the outcomes of jobs: lengths drawn from the recorded ones of steps of the same name, or of all."""
         every = tuple(sorted(length for recorded in self.lengths.values() for length in recorded))
 
         def drawn(job: Job, rng: Random) -> Result | Failure:
@@ -55,5 +55,5 @@ class EngineProfile(Profile):
 
 
 def load_engine(path: Path) -> EngineProfile:
-    """Read a profile for the simulator. Raises `ConfigError` for a file that is none."""
+    """Read a profile for the simulator. Raises `ConfigError` for any other file."""
     return EngineProfile.model_validate(load(path).model_dump())

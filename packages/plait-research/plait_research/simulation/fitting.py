@@ -78,12 +78,12 @@ class _Timeline:
     new: Any
     """Whether it is the first of a worker."""
     inside: Any
-    """Sparse, shape (attempts, intervals): 1 where an attempt was under way."""
+    """Sparse, shape (attempts, intervals): 1 while an attempt was running."""
 
     def played(
         self, fixed: float, per_sequence: float, streamed: float, context: float, read: float
     ) -> tuple[Any, Any]:
-        """Return how many steps the engine made in each interval and how many prompt tokens it read. Decoding waits
+        """Return the engine's steps in each interval and its prompt tokens. Decoding waits
         until prompts have been read, also those that came in earlier intervals."""
         pace = fixed + per_sequence * self.sequences + streamed * self.streaming + context * self.context
         held: list[float] = []
@@ -179,7 +179,7 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
                 context[k] += attempts[i].context
     shape = len(attempts), len(seconds)
     inside = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-    if streaming == sequences:  # where all stream, what that takes cannot be told from the rest
+    if streaming == sequences:  # if all stream, the cost of streaming cannot be separated from the rest
         streaming = [0] * len(seconds)
     return _Timeline(
         seconds=np.array(seconds),

@@ -53,7 +53,7 @@ class Host:
     block: int = 16
     """Tokens in a block of that cache."""
     tells_ids: bool = False
-    """Its news, of every think step, tells token ids, and it goes on from those that a lost attempt had."""
+    """Its reports on think steps have token ids, and it continues those of a lost attempt."""
     reports: int = 16
     """Tokens between two reports of a job that a budget counts; 0: it reports none before the end."""
     price: Price | None = None
@@ -66,8 +66,8 @@ class Host:
     """Reading a prompt holds decoding up, as in an engine that does both in the same steps."""
 
     def rate(self, batch: int, context: float = 0.0, streaming: int = 0) -> float:
-        """Return the tokens per second of each of `batch` sequences, which have so many tokens of context together and
-        of which so many stream."""
+        """Return the tokens per second of each of `batch` sequences, with their total tokens of context and the number
+        of streaming ones."""
         rate = self.decode_rate(batch) if callable(self.decode_rate) else self.decode_rate
         more = self.context * context + self.streamed * streaming
         return 1.0 / (1.0 / rate + more) if more else rate
@@ -142,7 +142,7 @@ def varied(share: float = 0.3) -> Outcome:
 
 
 def priced(job: Job, result: Result) -> Result:
-    """Return what a think step would have come to: with its tokens counted, and cut where it may generate no more.
+    """Return the result of a think step with its tokens counted, and cut at its token limit.
 
     Text without token ids counts as a token for every four characters.
     """
@@ -232,7 +232,7 @@ class DecodeBatch:
     """The sequences that a host decodes together (processor sharing).
 
     Its mark is the number of tokens that a sequence there from the beginning would have by now. A sequence that joins
-    at mark m with n tokens to go is done at mark m + n whoever else comes and goes; only when that is, changes.
+    at mark m with n tokens to go is done at mark m + n, whatever other sequences come and go; only the time changes.
     """
 
     host: Host
@@ -291,7 +291,7 @@ class DecodeBatch:
             self.streaming -= running.streams
 
     def generated(self, running: RunningJob, now: float) -> int:
-        """Return how many tokens a sequence has."""
+        """Return the number of tokens of a sequence."""
         # Its prompt is still being read.
         if running.joined is None:
             return 0
@@ -299,7 +299,7 @@ class DecodeBatch:
         return min(running.tokens, int(self.mark - running.joined + 1e-6))
 
     def next_at(self) -> float | None:
-        """Return when the next sequence has news, if nobody comes or goes before."""
+        """Return the time of the next sequence's report, if no sequence comes or goes before."""
         # What was cancelled stays in the heap until its turn: to search for it would cost more.
         while self._goals and self._goals[0][2].over:
             heapq.heappop(self._goals)
@@ -308,7 +308,7 @@ class DecodeBatch:
         return self.at + self.debt + max(0.0, self._goals[0][0] - self.mark) / self._rate()
 
     def due(self, now: float) -> tuple[RunningJob, int]:
-        """Take out the sequence whose news `next_at` announced, and return how many tokens it has."""
+        """Take out the sequence whose report `next_at` announced, and return its number of tokens."""
         self.advance(now)
         goal, _, running = heapq.heappop(self._goals)
         self.mark = max(self.mark, goal)  # rounding must not put it off for ever
@@ -316,7 +316,7 @@ class DecodeBatch:
         return running, upto
 
     def told(self, running: RunningJob, upto: int) -> None:
-        """Go on with a sequence after news of its first `upto` tokens."""
+        """Continue a sequence after a report on its first `upto` tokens."""
         running.told = upto
         self._aim(running)
 

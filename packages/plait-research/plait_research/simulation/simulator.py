@@ -52,7 +52,7 @@ class Span(Frozen):
     """When the step was ready; from here to `start` it waited for a slot or a budget."""
     start: float
     end: float
-    """When the machine heard of its end, and the slot was free again."""
+    """Time at which the machine received its end, and the slot was free again."""
     tokens: int = 0
     """Generated."""
     end_in: str
@@ -128,8 +128,8 @@ def simulate(
         policies: take the place of the request's.
         faults: workers that go away (one after another for each worker) or change their speed, and the user's giving
             up.
-        tools: what planners are told.
-        plugins: where policies, merges and the task come from.
+        tools: the tools that planners see.
+        plugins: the registry of policies, merges and the task.
         seed: of the random numbers that `outcome` and `latency` are given.
         grace: see `Machine`.
         lease: see `Machine`.

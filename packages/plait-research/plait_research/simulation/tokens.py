@@ -1,4 +1,4 @@
-"""Token ids in a simulation: of prompts, of what is generated, in prefix caches and for attempts that go on from them.
+"""Token ids in a simulation: of prompts, of generated text, in prefix caches and for resumed attempts.
 
 Only hosts with a cache or ids need them. A text has a token for every four characters, equal pieces being equal tokens;
 generated tokens are all different.
@@ -23,7 +23,7 @@ class SimTokens:
         self.computed: int = 0
         """Prompt tokens that were read because no cache held them."""
         self.unique: int = 0
-        """Those of them that nobody could have spared."""
+        """Computed tokens that no cache could have saved."""
         self._caches = {host.name: PrefixCache(host.cache_tokens, host.block) for host in hosts if host.cache_tokens}
         self._contexts = PrefixTree()
         self._last = 0
@@ -32,7 +32,7 @@ class SimTokens:
 
     def begin(self, running: RunningJob, number: int) -> None:
         """Look a job's prompt up in its host's cache, which from now on holds it, and give its result ids. `number`
-        tells the tries of a step apart: an attempt that goes on has that of the one it goes on from."""
+        tells the tries of a step apart: a resumed attempt has that of the attempt that it continues."""
         host, outcome, job = running.host, running.outcome, running.job
         if not (host.cache_tokens or host.tells_ids) or not isinstance(outcome, Result):
             return
@@ -62,7 +62,7 @@ class SimTokens:
         return running.ids[running.given + running.told : running.given + upto]
 
     def end(self, running: RunningJob, tokens: int) -> None:
-        """An attempt is over after so many tokens of its own: the cache holds them too."""
+        """Add an ended attempt's own tokens to the cache."""
         cache = self._caches.get(running.host.name)
         if cache is not None and running.prompt:
             context = running.prompt + running.ids[running.given : running.given + tokens]
@@ -70,7 +70,7 @@ class SimTokens:
             self._contexts.add(context)
 
     def over(self, step: str, tries: int) -> None:
-        """A step is over after so many tries: nobody goes on from them."""
+        """Drop the ids of an ended step's tries: no attempt will continue them."""
         for number in range(1, tries + 1):
             self._fates.pop((step, number), None)
 
@@ -109,8 +109,7 @@ class PrefixCache:
         return len(self._blocks)
 
     def cached(self, ids: Sequence[int]) -> int:
-        """Return how many tokens of a prompt need not be computed, from its start: full blocks, never its last
-        token."""
+        """Return the number of cached tokens at the start of a prompt: full blocks, never its last token."""
         place = whole = 0
         for start in range(0, (len(ids) - 1) // self.block * self.block, self.block):
             key = (place, tuple(ids[start : start + self.block]))

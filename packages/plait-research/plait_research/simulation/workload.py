@@ -123,8 +123,8 @@ def simulate_workload(
 
     Several `requests` are taken in turn, each with its `planner` if there are as many. Each run has a seed of its own,
     made of its request's and its number, and so have the random numbers of `outcome`: the same arguments give the same
-    report. `after`: runs, by their numbers, that arrive so many seconds after the end of an earlier one
-    whenever that is (`{5: (2, 0.1)}`), as where a client has so many under way. `max_waiting`: as in the settings.
+    report. `after`: runs, by their numbers, that arrive a delay in seconds after the end of an earlier one
+    (`{5: (2, 0.1)}`), as with a client of limited concurrency. `max_waiting`: as in the settings.
     `within`: the seconds of `WorkloadReport.in_time`. `elastic`: hosts come and go with the load, each `start` seconds
     after it is wanted. Other arguments, and what is raised, as for `simulate`.
     """

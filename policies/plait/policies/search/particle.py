@@ -107,7 +107,7 @@ class _Particles(Rounds):
 def draw_probabilities(scores: list[float], temperature: float = 1.0) -> list[float]:
     """Return the chance of each score to be drawn: the softmax of their logits.
 
-    >>> [round(each, 2) for each in odds([0.5, 0.75])]
+    >>> [round(each, 2) for each in draw_probabilities([0.5, 0.75])]
     [0.25, 0.75]
     """
     clipped = [min(max(score, _LEAST), 1 - _LEAST) for score in scores]

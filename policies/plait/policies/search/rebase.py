@@ -61,7 +61,7 @@ class BalancedRounds(Rounds):
 def share_children(scores: list[float], budget: int, temperature: float) -> list[int]:
     """Return the number of children for each score. The scores are in descending order.
 
-    >>> shares([0.9, 0.8, 0.5, 0.2], 64, 0.2)
+    >>> share_children([0.9, 0.8, 0.5, 0.2], 64, 0.2)
     [37, 22, 5, 0]
     """
     counts: list[int] = []

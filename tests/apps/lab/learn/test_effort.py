@@ -1,4 +1,4 @@
-"""`plait learn effort` and `plait learn takeover`: numbers made on problems and counted in journals, and their use."""
+"""`plait learn effort`: numbers made on problems and counted in journals, and their use."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_takeover_learns_scores_and_then_keeps_a_share(plait: Any, tmp_path: Pat
     out = tmp_path / "takeover.json"
     replies = script(tmp_path, [{"when": "How promising", "labels": {"9": 0.5, "0": 0.5}}, {"text": "Answer: 7"}])
     refused = plait("run", "Why?", "--planner", "takeover:criterion=records,threshold=0.2", "--script", replies)
-    assert refused.code == 2 and "plait learn takeover TASK --problems FILE" in refused.err
+    assert refused.code == 2 and "plait learn effort TASK --planner takeover" in refused.err
     given = ("--problems", problems(tmp_path, "7", "8"), "--script", replies)
-    done = plait("learn", "takeover", "plain", *given, "--out", out, "--json")
+    done = plait("learn", "effort", "plain", "--planner", "takeover", *given, "--out", out, "--json")
     assert done.code == 0 and done.json["learned"] == 2, done.err
     assert json.loads(out.read_text())["plain"]["options"]["records"] == [[0.5] * 8]
     held = f"takeover:criterion=records,threshold=0.2,path={out}"

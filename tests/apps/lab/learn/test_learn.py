@@ -203,10 +203,10 @@ def test_the_command_learns_shows_and_undoes(plait: Any, tmp_path: Path) -> None
     assert done.json["version"] == 1
     assert rules_in(done.json["values"]["text"]) == {"R0", "R1", "R2", "R3"}
     assert done.json["rounds"][0]["outcome"].startswith("accepted: better on 20, worse on 0")
-    assert "* 1 from 0  accepted" in plait("learn", "show", declared).out
-    assert "RULE R0." in plait("learn", "diff", declared, "0", "1").out
-    assert plait("learn", "undo", declared, "--json").json == {"current": 0, "values": {"text": ""}}
-    assert plait("learn", "undo", declared, "--json").code == 2
+    assert "* 1 from 0  accepted" in plait("learn", "versions", declared).out
+    assert "RULE R0." in plait("learn", "versions", declared, "0", "1").out
+    assert plait("learn", "versions", declared, "--undo", "--json").json == {"current": 0, "values": {"text": ""}}
+    assert plait("learn", "versions", declared, "--undo", "--json").code == 2
 
 
 def test_words_for_a_task_with_a_form_are_a_message_of_the_system(plait: Any, tmp_path: Path) -> None:

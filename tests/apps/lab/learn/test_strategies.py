@@ -32,7 +32,7 @@ def test_counts_come_out_of_journals_and_go_into_a_route(plait: Any, tmp_path: P
     assert counted["sample"]["wins"] < counted["single"]["wins"] / 2, "two samples cost twice as much"
     made = Route.model_validate(json.loads(out.read_text())["countdown"]["options"])
     assert {tier.planner.name for tier in made.candidates} == {"single", "sample"}
-    shown = plait("learn", "strategies", "--from", journal, "--arm", "single", "--arm", "tree")
+    shown = plait("learn", "strategies", "--from", journal, "--planner", "single", "--planner", "tree")
     assert "tree" in shown.out and "sample" not in shown.out
 
 

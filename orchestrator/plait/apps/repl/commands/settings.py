@@ -89,7 +89,7 @@ def _setter(name: str, kind: Literal["planner", "task", "merge"], about: str) ->
 
 _setter("planner", "planner", "How the work is split.")
 _setter("task", "task", "What a question means.")
-_setter("merge", "merge", "How branches become one answer.")
+_setter("merge", "merge", "Merge of branches into one answer.")
 
 
 @command("policy", "[NAME[:k=v,…] … | +NAME | -NAME | none]", "What orders, places and prunes steps.", "policy")

@@ -58,7 +58,7 @@ async def run_in_order(options: ScaleOptions, ctx: Context, question: str) -> An
 def read_steps(text: str) -> list[str] | None:
     """Return the steps of an outline in JSON, or `None` where its keys are not step1, step2 and so on.
 
-    >>> steps_in('```json\\n{"step1": "add", "step2": "halve"}\\n```')
+    >>> read_steps('```json\\n{"step1": "add", "step2": "halve"}\\n```')
     ['add', 'halve']
     """
     inner = text.split("```json")[-1].split("```")[0].strip()

@@ -44,7 +44,7 @@ class Member:
 def median_and_deviation(times: Sequence[float]) -> tuple[float, float]:
     """Return the median of times and their median absolute deviation.
 
-    >>> spread([1.0, 5.0, 2.0])
+    >>> median_and_deviation([1.0, 5.0, 2.0])
     (2.0, 1.0)
     """
     middle = median(times)

@@ -82,7 +82,7 @@ class Calls:
 def strip_call(step: str) -> str:
     """Return a step without the call that it ends in: an argument ends no path, whatever it says.
 
-    >>> spoken('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
+    >>> strip_call('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
     'I sort it. '
     """
     start = step.rfind(OPEN)

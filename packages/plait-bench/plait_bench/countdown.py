@@ -1,21 +1,17 @@
-"""Countdown problems for demonstrations and evaluations: read from a file, drawn from the test split, and checked.
+"""Countdown problems for demonstrations and evaluations: drawn from the test split, and checked.
 
 The check is exact integer arithmetic of its own, so that no planner, merge or task decides what counts as solved.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .rows import read_problems
-
-__all__ = ["CountdownProblem", "draw", "held_out", "is_held_out", "is_right", "is_solvable", "read_puzzles"]
+__all__ = ["CountdownProblem", "draw", "held_out", "is_held_out", "is_right", "is_solvable"]
 
 NUMBERS = (1, 25)
 TARGETS = (10, 100)
@@ -23,7 +19,6 @@ LIMIT = 127
 """Largest intermediate result of a problem that is drawn."""
 
 _STEP = re.compile(r"\s*(\d{1,9})\s*([-+*/])\s*(\d{1,9})\s*=\s*(\d{1,9})\s*", re.ASCII)
-_EXAMPLE = '{"numbers": [3, 5, 7, 11], "target": 24}'
 
 
 class CountdownProblem(NamedTuple):
@@ -126,27 +121,3 @@ def is_right(problem: CountdownProblem, answer: object) -> bool:
             return False
         left.append(value)
     return left == [problem.target]
-
-
-def read_puzzles(path: Path) -> list[CountdownProblem]:
-    """Read a file with a line `{"numbers": [3, 5, 7, 11], "target": 24}` a problem; empty lines are passed over.
-
-    Raises `ConfigError` that names the lines that are no problems.
-    """
-    return read_problems(path, _problem, _EXAMPLE)
-
-
-def _problem(fields: Any) -> CountdownProblem:
-    """Return the problem of a line. Raises `ValueError` with what is wrong."""
-    if not isinstance(fields, dict) or not {"numbers", "target"} <= set(fields):
-        raise ValueError(f"has no `numbers` and `target`; write {_EXAMPLE}")
-    numbers, target = fields["numbers"], fields["target"]
-    if not isinstance(numbers, list) or len(numbers) != 4 or not all(_is_int(number, NUMBERS) for number in numbers):
-        raise ValueError(f"`numbers` must be four whole numbers {NUMBERS[0]}..{NUMBERS[1]}, not {json.dumps(numbers)}")
-    if not _is_int(target, TARGETS):
-        raise ValueError(f"`target` must be a whole number {TARGETS[0]}..{TARGETS[1]}, not {json.dumps(target)}")
-    return CountdownProblem(tuple(numbers), target)
-
-
-def _is_int(value: object, bounds: tuple[int, int]) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and bounds[0] <= value <= bounds[1]
