@@ -95,7 +95,7 @@ def test_the_words_of_the_message() -> None:
     assert explain_missing("merge", "debate") is None
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, *{words.split()[0] for words in COMMANDS if " " in words}])
+@pytest.mark.parametrize("words", [*COMMANDS, *sorted({words.split()[0] for words in COMMANDS if " " in words})])
 @pytest.mark.usefixtures("none_installed")
 def test_a_missing_command_names_its_distribution(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     known = {row.split()[0] for rows in command_table.all_commands().values() for row in rows}

@@ -80,7 +80,7 @@ def on_a_terminal(*words: str) -> str:
     return said.decode()
 
 
-@pytest.mark.parametrize("options", [[], ["--stream", "-v", "--explain"], ["--json"]], ids=["plain", "all", "json"])
+@pytest.mark.parametrize("options", [[], ["-v", "--explain"], ["--json"]], ids=["plain", "all", "json"])
 def test_a_terminal_is_not_steered_by_a_models_text(script, options):
     said = [
         on_a_terminal(

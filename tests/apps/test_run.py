@@ -48,9 +48,9 @@ def test_verbose_shows_the_steps_and_where_time_went(plait, script):
     assert "time: model 0." in done.out
 
 
-def test_stream_shows_the_tree_on_standard_error(plait, script):
+def test_with_json_the_tree_is_on_standard_error(plait, script):
     done = plait(
-        "run", "q", "--planner", "sample:n=2,answer.stream=true", "--script", script("answer: 4"), "--stream", "--json"
+        "run", "q", "--planner", "sample:n=2,answer.stream=true", "--script", script("answer: 4"), "-v", "--json"
     )
     assert done.json["answer"] == "4"
     assert "sample-2" in done.err

@@ -14,7 +14,7 @@ from plait.planners._shared.steps import trajectory_code
 from plait.workers._shared.arithmetic_codes import BITS, ArithmeticCode, is_code
 
 torch = pytest.importorskip("torch")
-distribution = pytest.importorskip("plait.workers.engine.distribution")
+arithmetic = pytest.importorskip("plait.workers.engine.arithmetic")
 
 P = (0.5, 0.2, 0.15, 0.1, 0.05)
 CHI_SQUARE = {4: 18.47, 24: 51.18}
@@ -29,7 +29,7 @@ def texts(codes: list[float], length: int, keys: list[int] | None = None) -> lis
     for position in range(length):
         lines = [line.at(position) for line in lines]
         rows = torch.stack([table[line[-1] if line else 0] for line in found])
-        for line, token in zip(found, distribution.chosen(rows, lines).tolist(), strict=True):
+        for line, token in zip(found, arithmetic.chosen(rows, lines).tolist(), strict=True):
             line.append(token)
     return [tuple(line) for line in found]
 
@@ -116,19 +116,19 @@ def test_what_is_left_of_a_code_never_runs_dry() -> None:
 
 def test_temperature_top_k_and_top_p_come_before_the_code() -> None:
     logits = torch.tensor(P, dtype=torch.float64).log()
-    kept = [float(x) for x in distribution.restricted(logits, 3, 1.0).softmax(-1)]
+    kept = [float(x) for x in arithmetic.restricted(logits, 3, 1.0).softmax(-1)]
     assert kept == pytest.approx([0.5 / 0.85, 0.2 / 0.85, 0.15 / 0.85, 0, 0])
-    kept = [float(x) for x in distribution.restricted(logits, 0, 0.7).softmax(-1)]
+    kept = [float(x) for x in arithmetic.restricted(logits, 0, 0.7).softmax(-1)]
     assert kept == pytest.approx([0.5 / 0.7, 0.2 / 0.7, 0, 0, 0])
-    assert torch.equal(distribution.restricted(logits, 0, 1.0), logits)
-    one = distribution.restricted(logits, 2, 0.1)
-    assert [distribution.chosen(one[None], [ArithmeticCode(u)]).tolist() for u in (0.0, 0.5, 1 - 2**-53)] == [[0]] * 3
+    assert torch.equal(arithmetic.restricted(logits, 0, 1.0), logits)
+    one = arithmetic.restricted(logits, 2, 0.1)
+    assert [arithmetic.chosen(one[None], [ArithmeticCode(u)]).tolist() for u in (0.0, 0.5, 1 - 2**-53)] == [[0]] * 3
 
 
 def test_tokens_without_a_chance_are_never_drawn() -> None:
     row = torch.tensor([[-torch.inf, 0.0, -torch.inf, 0.0, -torch.inf]], dtype=torch.float64)
     edges = [0.0, 0.25, 0.5 - 2**-53, 0.5, 1 - 2**-53]
-    assert [int(distribution.chosen(row, [ArithmeticCode(u)])) for u in edges] == [1, 1, 1, 3, 3]
+    assert [int(arithmetic.chosen(row, [ArithmeticCode(u)])) for u in edges] == [1, 1, 1, 3, 3]
 
 
 def test_a_step_says_its_code_only_where_it_has_one() -> None:

@@ -28,7 +28,10 @@ FLAGS: dict[str, dict[str, str]] = {
     "learn strategies": {"--arm": "--planner"},
     "new": {"--in": "--out"},
     "plan": {"--dot": "--format=dot", "--mermaid": "--format=mermaid", "--plan-text": "--plan"},
+    "run": {"--stream": "--verbose"},
+    "runs export": {"--redact": "--no-texts"},
     "runs list": {"--every": ""},
+    "runs trace": {"--content": "--texts", "--redact": "--no-texts"},
 }
 """By command (`""`: all): old flags and their new names. Empty: the flag and its value are dropped."""
 SETTINGS = {
@@ -43,8 +46,8 @@ MOVED = {
     "calibrate": "simulate calibrate", "ctl": "runs", "ctl events": "runs show --follow --json",
     "ctl list": "runs list --live", "ctl set": "runs set", "engine down": "model down", "engine list": "model list",
     "engine up": "model up", "questions": "runs answer", "replay": "runs replay", "rollouts": "learn rollouts",
-    "route": "learn route", "route fit": "learn route", "runs why": "why", "top": "runs list --live --follow",
-    "trace": "runs trace", "tune": "simulate tune", "view": "runs view",
+    "route": "learn route", "route fit": "learn route", "runs limit": "runs set", "runs why": "why",
+    "top": "runs list --live --follow", "trace": "runs trace", "tune": "simulate tune", "view": "runs view",
 }  # fmt: skip
 """Old commands that are refused, and what to write now."""
 
@@ -171,6 +174,12 @@ def _describe_job(words: list[str]) -> list[str]:
     return [*_join_flags(words[:end], "--cluster", _JOB_CLUSTER), *words[end:]]
 
 
+def _select_runs(words: list[str]) -> list[str]:
+    """Return `runs export` with its flags of the choice as fields of `--select`."""
+    valued = [f"{word}=true" if word in ("--verified", "--distinct") else word for word in words]
+    return _join_flags(valued, "--select", ("--verified", "--distinct", "--cheapest", "--by", "--tokenizer"))
+
+
 def _join_flags(words: list[str], option: str, flags: Sequence[str]) -> list[str]:
     """Return arguments with some flags as fields of one option."""
     fields: list[str] = []
@@ -216,6 +225,7 @@ _REWRITTEN: dict[str, Callable[[list[str]], list[str]]] = {
     "batch": _count_actors,
     "eval": _name_source,
     "job manifest": _describe_job,
+    "runs export": _select_runs,
     "runs limit": _set_limit,
     "runs list": _look_once,
     "runs trace": _select_run,

@@ -22,7 +22,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, text_of_step
-from .bodies import MESSAGES, TOOLS, BodyTable, PlaitField, ServedStrategy, body_with
+from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, PlaitField, ServedStrategy, body_with
 from .client_tools import ClientTools, FunctionTool
 from .conversations import read_frontend_message
 from .dialect import StreamWriter, write_stream
@@ -64,10 +64,10 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
     model: str = Field(default="", max_length=2000)
     thread_id: str = Field(max_length=200)
     run_id: str = Field(max_length=200)
-    messages: list[dict[str, Any]] = Field(max_length=MESSAGES)
-    tools: Annotated[list[FunctionTool] | None, Field(max_length=TOOLS)] = None
-    context: Annotated[list[FrontendContext] | None, Field(max_length=MESSAGES)] = None
-    resume: Annotated[list[Resume] | None, Field(max_length=MESSAGES)] = None
+    messages: list[dict[str, Any]] = Field(max_length=MAX_MESSAGES)
+    tools: Annotated[list[FunctionTool] | None, Field(max_length=MAX_TOOLS)] = None
+    context: Annotated[list[FrontendContext] | None, Field(max_length=MAX_MESSAGES)] = None
+    resume: Annotated[list[Resume] | None, Field(max_length=MAX_MESSAGES)] = None
     plait: PlaitField = PlaitField(steps=True)
     max_tokens: int | None = Field(default=None, ge=1)
 
@@ -132,10 +132,10 @@ class AguiApi:
 
     async def _started(self, body: AguiBody, user: User) -> ServedRun:
         service = self._service
-        await service.counted(user)
-        asked = await apart(body.long, body.request, service.strategy(body.model, user))
+        await service.count_request(user)
+        asked = await apart(body.is_long, body.request, service.strategy(body.model, user))
         live = await service.submit(asked, body, user, watch=True)
-        service.behind(ev.stream_model_calls(live.handle), "the news of a run")
+        service.run_in_background(ev.stream_model_calls(live.handle), "the news of a run")
         return live
 
     def _resumed(self, body: AguiBody, user: User) -> ServedRun:

@@ -17,10 +17,9 @@ from starlette.routing import Route
 
 from plait.runtime.client.answer import Answer
 
-from .about import AboutApi
 from .admission import PLACE
 from .agui import AguiApi, AguiBody
-from .bodies import LARGE, Body
+from .bodies import LARGE_BODY_BYTES, Body
 from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
@@ -31,8 +30,9 @@ from .new_runs import NewRuns
 from .response_body import ResponseBody
 from .responses import ResponsesApi
 from .runs import COOKIE, RunsApi
+from .server_info import AboutApi
 from .service import Service
-from .stored import StoredCompletions
+from .stored_completions import StoredCompletions
 from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
 from .tenants import ServedRun, User
 
@@ -146,62 +146,62 @@ class DialectHandler:
         dialect = self._dialect
         body: Any = await read(request, dialect.body_type, self._service.settings)
         body.check()
-        lives = await self._started(body, user)
-        request.scope["plait.run"], request.scope["plait.ignored"] = lives[0].handle.run, lives[0].ignored
+        runs = await self._start_runs(body, user)
+        request.scope["plait.run"], request.scope["plait.ignored"] = runs[0].handle.run, runs[0].ignored
 
         def give_up() -> None:
-            for live in lives:
-                live.handle.cancel(cause="client-gone")
+            for run in runs:
+                run.handle.cancel(cause="client-gone")
 
         if body.stream:
-            events = self._events(lives, body, user)
-            return EventStream(write_stream(dialect(lives, body), events), give_up)
-        finished = asyncio.gather(*(live.handle.finished for live in lives))
+            events = self._events(runs, body, user)
+            return EventStream(write_stream(dialect(runs, body), events), give_up)
+        finished = asyncio.gather(*(run.handle.finished for run in runs))
         answers = await unless_disconnected(request.receive, finished, give_up)
         if answers is None:
             return Response(status_code=499)
-        long = body.long or sum(answer.usage.completion for answer in answers) > LARGE
-        whole = await apart(long, self._whole, lives, answers, body)
-        if body.stored:
-            await self._stored.keep(whole, body, user)
-        return await apart(long, JSONResponse, whole, 200, {"x-request-id": lives[0].handle.run})
+        long = body.is_long or sum(answer.usage.completion for answer in answers) > LARGE_BODY_BYTES
+        whole = await apart(long, self._whole, runs, answers, body)
+        if body.is_stored:
+            await self._stored.add(whole, body, user)
+        return await apart(long, JSONResponse, whole, 200, {"x-request-id": runs[0].handle.run})
 
-    def _whole(self, lives: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
-        choices = [read_choice(*pair, self._dialect.raw) for pair in zip(lives, answers, strict=True)]
-        return self._dialect(lives, body).whole(choices)
+    def _whole(self, runs: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
+        choices = [read_choice(*pair, self._dialect.raw) for pair in zip(runs, answers, strict=True)]
+        return self._dialect(runs, body).whole(choices)
 
     async def _events(
-        self, lives: Sequence[ServedRun], body: Any, user: User
+        self, runs: Sequence[ServedRun], body: Any, user: User
     ) -> AsyncGenerator[tuple[int, ChoiceEvent], None]:
         """Yield the events of the choices. The answer is stored before its last event is sent."""
-        left = len(lives)
-        async for place, event in stream_choices(lives, self._dialect.raw):
+        left = len(runs)
+        async for place, event in stream_choices(runs, self._dialect.raw):
             left -= isinstance(event, ChoiceEnded)
-            if not left and body.stored:
-                answers = [live.handle.finished.result() for live in lives]
+            if not left and body.is_stored:
+                answers = [run.handle.finished.result() for run in runs]
                 with contextlib.suppress(Exception):  # the client gets its answer also if it cannot be stored
-                    await self._stored.keep(self._whole(lives, answers, body), body, user)
+                    await self._stored.add(self._whole(runs, answers, body), body, user)
             yield place, event
 
-    async def _started(self, body: Any, user: User) -> list[ServedRun]:
+    async def _start_runs(self, body: Any, user: User) -> list[ServedRun]:
         """Start a run for each choice. Raises `ApiError`, and then none is left."""
-        service, lives = self._service, list[ServedRun]()
+        service, runs = self._service, list[ServedRun]()
         async with service.admission.turn(user.load):
-            asked = await apart(body.long, self._dialect.read_requests, body, service.strategy(body.model, user))
+            requests = await apart(body.is_long, self._dialect.read_requests, body, service.strategy(body.model, user))
         # Without a seed of the client's the choices differ too: else all would be the same.
-        first, many = body.seed if body.seed is not None else 1, len(asked) > 1
+        first, many = body.seed if body.seed is not None else 1, len(requests) > 1
         # All of a request have slots and turns as one run has; those of a tenant have them in the tenant's share.
         share = f"choices-{secrets.token_hex(8)}" if many else ""
         try:
-            for place, request in enumerate(asked):
-                await service.counted(user)
+            for place, request in enumerate(requests):
+                await service.count_request(user)
                 own = request.model_copy(update={"seed": first + place}) if many else request
-                lives.append(await service.submit(own, body, user, watch=bool(body.stream), fairness_group=share))
+                runs.append(await service.submit(own, body, user, watch=bool(body.stream), fairness_group=share))
         except BaseException:
-            for live in lives:
-                live.handle.cancel("another choice of the request was refused")
+            for run in runs:
+                run.handle.cancel("another choice of the request was refused")
             raise
-        return lives
+        return runs
 
 
 class _Endpoint:
@@ -234,7 +234,7 @@ class _Endpoint:
         began, status, place = time.perf_counter(), 500, contextlib.AsyncExitStack()
         user: User | None = None
 
-        async def heard(message: Any) -> None:
+        async def send_counted(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -261,10 +261,10 @@ class _Endpoint:
                 answer = self._error(error)
                 if request.method == "POST":
                     answer.headers.update(await refuse_body(request, self._service.settings))
-            await answer(scope, receive, heard)
+            await answer(scope, receive, send_counted)
         finally:
             await place.aclose()
-            self._service.answered(self._name, request, user, status, time.perf_counter() - began)
+            self._service.record_request(self._name, request, user, status, time.perf_counter() - began)
 
     def _user(self, request: Request) -> User:
         tenants, headers = self._service.tenants, request.headers
@@ -278,10 +278,10 @@ class _Endpoint:
 
     def _error(self, error: Exception) -> Response:
         self._service.health.note_error(error)
-        told = of_error(error)
-        if told.status == 500 and told.code == "internal_error":
+        failure = of_error(error)
+        if failure.status == 500 and failure.code == "internal_error":
             log.error("internal error while handling a request", exc_info=error)
-        return JSONResponse(self._form(told), told.status, headers=told.headers)
+        return JSONResponse(self._form(failure), failure.status, headers=failure.headers)
 
 
 async def _healthz(_: Request) -> Response:
@@ -306,7 +306,7 @@ async def _metrics(request: Request, user: User) -> Response:
 
 def _models(service: Service) -> Handler:
     async def models(_: Request, user: User) -> Response:
-        return JSONResponse({"object": "list", "data": list(listed(service, user).values())})
+        return JSONResponse({"object": "list", "data": list(list_models(service, user).values())})
 
     return models
 
@@ -314,18 +314,18 @@ def _models(service: Service) -> Handler:
 def _model(service: Service) -> Handler:
     async def model(request: Request, user: User) -> Response:
         name = request.path_params["name"]
-        card = listed(service, user).get(name)
+        card = list_models(service, user).get(name)
         if card is None:
             service.strategy(name, user)  # a planner's name with options is a model too
-            card = _card(name)
+            card = _model_card(name)
         return JSONResponse(card)
 
     return model
 
 
-def listed(service: Service, user: User) -> dict[str, dict[str, Any]]:
+def list_models(service: Service, user: User) -> dict[str, dict[str, Any]]:
     """Return the models that a tenant may ask for: aliases, the workers' models, and each planner over each of them."""
-    served = service.served
+    served = service.served_models
     plain = [*service.settings.aliases, *served]
     planned = [f"plait/{planner}@{model}" for planner in user.planners for model in served]
     planned = planned or [f"plait/{planner}" for planner in user.planners]
@@ -334,11 +334,11 @@ def listed(service: Service, user: User) -> dict[str, dict[str, Any]]:
     for name in names:
         with contextlib.suppress(ApiError):
             service.strategy(name, user)
-            cards[name] = _card(name)
+            cards[name] = _model_card(name)
     return cards
 
 
-def _card(name: str) -> dict[str, Any]:
+def _model_card(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "plait"}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, create_model
+from pydantic import ConfigDict, Field, JsonValue, PrivateAttr, create_model
 
 from plait.core.budget import Budget
 from plait.core.errors import PluginError
@@ -24,27 +24,27 @@ from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import find_row, fit_in_header, is_set
-from .structured_output import StructuredOutputFields
+from .structured_output import ClientObject, StructuredOutputFields
 
 __all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
 
 PREFIX = "plait/"
 AUTO = "auto"
 """In the name of a model: the planner that chooses a planner."""
-MESSAGES = 2_000
-TOOLS = 1_000
-BIASES = 4_000
-STOPS = 64
+MAX_MESSAGES = 2_000
+MAX_TOOLS = 1_000
+MAX_BIASES = 4_000
+MAX_STOPS = 64
 """Maximum number of each in a body: far more than clients send, and few enough that a request is made in milliseconds.
 """
-LARGE = 8 << 10
+LARGE_BODY_BYTES = 8 << 10
 """Bytes of a body from which on a request is made of it on a thread."""
-_SHORT = frozenset(
+_QUICK_FIELDS = frozenset(
     ("model", "messages", "input", "prompt", "instructions", "system", "stream", "stream_options", "temperature",
      "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user")
 )  # fmt: skip
 """Fields that take little time if they have few bytes. Others may take long: plans, schemas, regular expressions."""
-_MORE = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
+_POLICY_START = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 """Where a policy begins: `sample:n=16+consensus`."""
 
 
@@ -100,10 +100,10 @@ class Body(StructuredOutputFields):
     tool_choice: str | dict[str, JsonValue] | None = None
     parallel_tool_calls: bool | None = None
     plait: PlaitField = PlaitField()
-    stop: str | Annotated[list[str], Field(max_length=STOPS)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float] | None, Field(max_length=BIASES)] = None
+    logit_bias: Annotated[dict[str, float] | None, Field(max_length=MAX_BIASES)] = None
     # Of vLLM and its kin:
     top_k: int | None = Field(default=None, ge=-1)
     min_p: float | None = Field(default=None, ge=0, le=1)
@@ -119,23 +119,23 @@ class Body(StructuredOutputFields):
     _bytes: BodyBytes | None = PrivateAttr(None)
 
     @property
-    def long(self) -> bool:
+    def is_long(self) -> bool:
         """Whether making a request from it may take long."""
-        return self._size >= LARGE or not self.model_fields_set <= _SHORT
+        return self._size >= LARGE_BODY_BYTES or not self.model_fields_set <= _QUICK_FIELDS
 
     @property
     def bytes_held(self) -> BodyBytes | None:
         """Its bytes as they are counted for the tenant."""
         return self._bytes
 
-    def tell_size(self, size: int, held: BodyBytes | None = None) -> None:
+    def set_size(self, size: int, held: BodyBytes | None = None) -> None:
         """Say how many bytes the body had as it came."""
         self._size, self._bytes = size, held
 
-    def settle(self, strict: bool) -> None:
+    def check_fields(self, strict: bool) -> None:
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
         OpenAI does not have."""
-        for name, _ in self._told():
+        for name, _ in self._given_fields():
             row = find_row(name, self.table.endpoint)
             if row is None:
                 if strict:
@@ -144,15 +144,15 @@ class Body(StructuredOutputFields):
                 raise unsupported(name, f"`{name}` is not taken here: {row.note}")
 
     @property
-    def passed(self) -> dict[str, Any]:
+    def upstream_fields(self) -> dict[str, Any]:
         """Fields for the upstream, as they are."""
-        told = ((name, value, find_row(name, self.table.endpoint)) for name, value in self._told())
-        return {name: value for name, value, row in told if row is not None and row.support == "passed on"}
+        rows = ((name, value, find_row(name, self.table.endpoint)) for name, value in self._given_fields())
+        return {name: value for name, value, row in rows if row is not None and row.support == "passed on"}
 
     @property
-    def unread(self) -> tuple[str, ...]:
+    def unused_fields(self) -> tuple[str, ...]:
         """Names of fields that ask for something and change nothing."""
-        rows = ((name, find_row(name, self.table.endpoint)) for name, _ in self._told())
+        rows = ((name, find_row(name, self.table.endpoint)) for name, _ in self._given_fields())
         unread = [name for name, row in rows if row is None or row.support == "ignored"]
         tools = self.client_tools
         return fit_in_header([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
@@ -169,11 +169,11 @@ class Body(StructuredOutputFields):
         return tools.custom if tools.tools else frozenset()
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether the answer is to be kept, to be read again."""
         return False
 
-    def _told(self) -> list[tuple[str, Any]]:
+    def _given_fields(self) -> list[tuple[str, Any]]:
         extra, given = self.model_extra or {}, self.model_fields_set
         declared = ((name, getattr(self, name)) for name in type(self).model_fields if name in given)
         return [(name, value) for name, value in (*declared, *extra.items()) if is_set(name, value)]
@@ -259,10 +259,9 @@ def read_path(value: Any, path: str) -> Any:
     return value
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(ClientObject):
     """`stream_options`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     include_usage: bool = False
 
 
@@ -283,13 +282,13 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
     if not alias.startswith(PREFIX):
         if alias in served or any_name:
             return ServedStrategy(model=alias if alias in served else None)
-        raise _no_model(name, served, aliases)
+        raise _unknown_model(name, served, aliases)
     plan, at, model = alias.removeprefix(PREFIX).rpartition("@")
     plan, model = (plan, model) if at else (model, "")
     if model and model not in served and not any_name:
-        raise _no_model(model, served, aliases)
+        raise _unknown_model(model, served, aliases)
     try:
-        first, *policies = map(Plugin.of, _MORE.split(plan))
+        first, *policies = map(Plugin.of, _POLICY_START.split(plan))
         if first == Plugin(name=AUTO):
             first = Plugin(name="route")
     except PluginError as error:
@@ -297,7 +296,7 @@ def resolve(name: str, aliases: Mapping[str, str], served: Collection[str], any_
     return ServedStrategy(first, tuple(policies), model or None)
 
 
-def _no_model(name: str, served: Collection[str], aliases: Mapping[str, str]) -> ApiError:
+def _unknown_model(name: str, served: Collection[str], aliases: Mapping[str, str]) -> ApiError:
     known = ", ".join(sorted({*served, *aliases})[:20])
     message = f"there is no model {name!r} here; there are: {known} (or plait/PLANNER@MODEL)"
     return not_found(message, "model", "model_not_found")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.request import Request
 from plait.core.result import Usage
@@ -13,11 +13,12 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step, sum_usage
-from .bodies import MESSAGES, TOOLS, BodyTable, ServedStrategy, StreamOptions, body_with
+from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, StreamOptions, body_with
 from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
 from .dialect import ApiDialect, Record
 from .errors import invalid
+from .structured_output import ClientObject
 from .tenants import ServedRun
 
 __all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
@@ -25,18 +26,16 @@ __all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
 _ROLE_AND_TEXT = frozenset(("role", "content"))
 
 
-class FormatJson(BaseModel):
+class FormatJson(ClientObject):
     """`response_format.json_schema`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     name: str = "answer"
     schema_: dict[str, JsonValue] = Field(default={}, alias="schema")
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(ClientObject):
     """`response_format`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: Literal["text", "json_object", "json_schema"]
     json_schema: FormatJson | None = None
 
@@ -52,14 +51,14 @@ class ChatBody(
     table = BodyTable(
         "chat", {"reasoning_effort": "reasoning_effort"}, answer_format=("response_format", "json_schema.schema_")
     )
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES)
     """Read by the core (`plait.core.chat`)."""
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=128)
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[ToolBody] | None, Field(max_length=TOOLS)] = None
+    tools: Annotated[list[ToolBody] | None, Field(max_length=MAX_TOOLS)] = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     reasoning_effort: str | None = None
@@ -77,7 +76,7 @@ class ChatBody(
             self.client_tools.check(self.tool_choice)
 
     @property
-    def stored(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether the answer is to be kept, to be read again."""
         return self.store is True
 

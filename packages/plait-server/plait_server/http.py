@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from .admission import PLACE, BodyBytes, Place
-from .bodies import LARGE, Body
+from .bodies import LARGE_BODY_BYTES, Body
 from .errors import ApiError, invalid, of_error
 from .settings import LOOPBACK, Settings
 
@@ -111,10 +111,10 @@ async def read(request: Request, model: type[B], settings: Settings, max_bytes: 
     pieces = await _pieces(request, settings, settings.body_bytes if max_bytes is None else max_bytes, held)
     size = sum(map(len, pieces))
     async with contextlib.nullcontext() if place is None else place.turn():
-        body = await apart(size >= LARGE, parse, pieces, model, settings.body_values)
+        body = await apart(size >= LARGE_BODY_BYTES, parse, pieces, model, settings.body_values)
     if isinstance(body, Body):
-        body.tell_size(size, held)
-        body.settle(settings.strict)
+        body.set_size(size, held)
+        body.check_fields(settings.strict)
     return body
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.chat import MessageToolCall
 from plait.core.request import Request
@@ -14,11 +14,12 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .answers import describe_answer, describe_step
-from .bodies import MESSAGES, STOPS, TOOLS, BodyTable, ServedStrategy, body_with, read_path
+from .bodies import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, BodyTable, ServedStrategy, body_with, read_path
 from .client_tools import NAME, ClientTools, FunctionTool
 from .conversations import read_blocks
 from .dialect import ApiDialect, Record
 from .errors import ApiError, invalid, unsupported
+from .structured_output import ClientObject
 from .tenants import ServedRun
 
 __all__ = ["CountBody", "Messages", "MessagesBody"]
@@ -33,36 +34,32 @@ _TYPES = {
 }
 
 
-class ClientTool(BaseModel):
+class ClientTool(ClientObject):
     """A tool that the client runs."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     type: str | None = None
     name: str = Field(pattern=NAME)
     description: str | None = None
     input_schema: dict[str, JsonValue] | None = None
 
 
-class ThinkingConfig(BaseModel):
+class ThinkingConfig(ClientObject):
     """`thinking`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(default=None, ge=1)
 
 
-class OutputFormat(BaseModel):
+class OutputFormat(ClientObject):
     """`output_config.format`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal["json_schema"]
     schema_: dict[str, JsonValue] = Field(alias="schema")
 
 
-class OutputConfig(BaseModel):
+class OutputConfig(ClientObject):
     """`output_config`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     effort: str | None = None
     format: OutputFormat | None = None
 
@@ -78,12 +75,12 @@ class CountBody(
     table = BodyTable(
         "messages", {"reasoning_effort": "output_config.effort"}, answer_format=("output_config.format", "schema_")
     )
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MESSAGES)
+    messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES)
     """Read by `read_blocks`."""
     system: str | list[dict[str, Any]] | None = None
-    tools: Annotated[list[ClientTool] | None, Field(max_length=TOOLS)] = None
+    tools: Annotated[list[ClientTool] | None, Field(max_length=MAX_TOOLS)] = None
     max_tokens: int | None = Field(default=None, ge=1)
-    stop_sequences: Annotated[list[str] | None, Field(max_length=STOPS)] = None
+    stop_sequences: Annotated[list[str] | None, Field(max_length=MAX_STOPS)] = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
 

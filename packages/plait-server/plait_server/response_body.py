@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
+from pydantic import Field, JsonValue, PrivateAttr
 
 from plait.core.request import Request
 
-from .bodies import MESSAGES, TOOLS, BodyTable, ServedStrategy, body_with
+from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, body_with
 from .client_tools import ResponseTool
 from .errors import ApiError, invalid
+from .structured_output import ClientObject
 
 __all__ = ["ResponseBody"]
 
 
-class TextFormat(BaseModel):
+class TextFormat(ClientObject):
     """`text.format` of a response."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
     schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
 
 
-class TextConfig(BaseModel):
+class TextConfig(ClientObject):
     """`text` of a response."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     format: TextFormat | None = None
 
 
@@ -46,14 +45,14 @@ class ResponseBody(
     """The body of `POST /v1/responses`."""
 
     table = BodyTable("responses", {"max_tokens": "max_output_tokens"}, answer_format=("text.format", "schema_"))
-    input: str | Annotated[list[dict[str, Any]], Field(max_length=MESSAGES)] = ""
+    input: str | Annotated[list[dict[str, Any]], Field(max_length=MAX_MESSAGES)] = ""
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     background: bool | None = None
     previous_response_id: str | None = None
     store: bool | None = None
     text: TextConfig | None = None
-    tools: Annotated[list[ResponseTool] | None, Field(max_length=TOOLS)] = None
+    tools: Annotated[list[ResponseTool] | None, Field(max_length=MAX_TOOLS)] = None
     include: list[str] | None = None
     stream_options: JsonValue = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)

@@ -13,22 +13,22 @@ from starlette.responses import JSONResponse, Response
 from plait.core.errors import PlaitError
 from plait.runtime.client.answer import Answer
 
-from .about import input_tokens
-from .bodies import MESSAGES
+from .bodies import MAX_MESSAGES
 from .conversations import read_items
 from .dialect import write_stream
 from .errors import ApiError, invalid
 from .http import EventStream, apart, read, unless_disconnected
-from .kept import StoredResponse, size_of
 from .response_body import ResponseBody
+from .response_store import StoredResponse, size_of
 from .response_writer import ResponseWriter
+from .server_info import input_tokens
 from .service import Service
 from .stream_events import ChoiceBuilder, ChoiceFailed, stream_choices
 from .tenants import ServedRun, User
 
 __all__ = ["ResponsesApi"]
 
-_PATIENCE = 20.0
+CANCEL_TIMEOUT_S = 20.0
 """Seconds to wait for the end of a cancelled run of another process before its present state is returned."""
 
 
@@ -37,9 +37,9 @@ class ResponsesApi:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._kept = service.responses
+        self._store = service.responses
         self._work: set[asyncio.Task[None]] = set()
-        service.on_taken = self.taken
+        service.on_run_taken_over = self.continue_run
 
     async def create(self, request: Request, user: User) -> Response | EventStream:
         """Answer `POST /v1/responses`."""
@@ -47,181 +47,179 @@ class ResponsesApi:
         body.check()
         conversation, given = await self._conversation(body, user)
         service = self._service
-        await service.counted(user)
-        if len(conversation) > MESSAGES:
-            raise invalid(f"the conversation has come to {len(conversation)} messages, and {MESSAGES} are the most")
-        made = await apart(body.long, body.request_after, conversation, service.strategy(body.model, user))
-        told = bool(body.stream or body.background)
-        live = await service.submit(made, body, user, watch=told)
+        await service.count_request(user)
+        if len(conversation) > MAX_MESSAGES:
+            raise invalid(f"the conversation has come to {len(conversation)} messages, and {MAX_MESSAGES} are the most")
+        prepared = await apart(body.is_long, body.request_after, conversation, service.strategy(body.model, user))
+        is_followed = bool(body.stream or body.background)
+        live = await service.submit(prepared, body, user, watch=is_followed)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        begun = await apart(body.long, _response, live, body)
-        kept = StoredResponse(begun, user, live, conversation, given, bool(body.background),
+        response = await apart(body.is_long, _new_response, live, body)
+        stored = StoredResponse(response, user, live, conversation, given, bool(body.background),
                     steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest,
-                    given_bytes=await apart(body.long, size_of, conversation))  # fmt: skip
-        stored = body.store is not False
-        if stored:
-            await self._kept.keep(kept)
-        if not told:
-            return await self._whole(request, kept, live)
-        self._begin(kept, live)
+                    given_bytes=await apart(body.is_long, size_of, conversation))  # fmt: skip
+        is_stored = body.store is not False
+        if is_stored:
+            await self._store.add(stored)
+        if not is_followed:
+            return await self._whole(request, stored, live)
+        self._follow_run(stored, live)
         if body.stream:
             return EventStream(
-                _followed(kept, 0), lambda: None if kept.background else live.handle.cancel(cause="client-gone")
+                _follow(stored, 0), lambda: None if stored.background else live.handle.cancel(cause="client-gone")
             )
-        return JSONResponse(kept.response)
+        return JSONResponse(stored.response)
 
     async def count(self, request: Request, user: User) -> Response:
         """Answer `POST /v1/responses/input_tokens`."""
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
         conversation, _ = await self._conversation(body, user)
-        asked = await apart(body.long, body.request_after, conversation, self._service.strategy(body.model, user))
-        return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, asked, user)})
+        prepared = await apart(body.is_long, body.request_after, conversation, self._service.strategy(body.model, user))
+        return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, prepared, user)})
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
-        kept = await self._current(request.path_params["id"], user)
+        stored = await self._current(request.path_params["id"], user)
         if request.query_params.get("stream") != "true":
-            return await asyncio.to_thread(JSONResponse, kept.response)
+            return await asyncio.to_thread(JSONResponse, stored.response)
         after = request.query_params.get("starting_after", "-1")
         if not after.lstrip("-").isdigit() or len(after) > 9:
             raise invalid(f"starting_after={after[:20]!r} is not the number of an event", "starting_after")
-        if not kept.background:
+        if not stored.background:
             raise invalid("only a response in the background can be followed again", "stream")
         first = max(0, int(after) + 1)
-        here = kept.events or kept.live is not None
-        return EventStream(_followed(kept, first) if here else self._elsewhere(kept, first), lambda: None)
+        here = stored.events or stored.live is not None
+        return EventStream(_follow(stored, first) if here else self._follow_remote(stored, first), lambda: None)
 
     async def items(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/responses/ID/input_items`."""
-        kept = await self._kept.find(request.path_params["id"], user)
-        data = [{"id": f"{kept.id}-{place}", **item} for place, item in enumerate(kept.given)][::-1]
+        stored = await self._store.find(request.path_params["id"], user)
+        data = [{"id": f"{stored.id}-{place}", **item} for place, item in enumerate(stored.given)][::-1]
         ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
         return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
 
     async def delete(self, request: Request, user: User) -> Response:
         """Answer `DELETE /v1/responses/ID`."""
         name = request.path_params["id"]
-        await self._kept.forget(name, user)
+        await self._store.delete(name, user)
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request, user: User) -> Response:
         """Answer `POST /v1/responses/ID/cancel`. One that is over is returned as it is."""
-        kept = await self._current(request.path_params["id"], user)
-        if not kept.background:
+        stored = await self._current(request.path_params["id"], user)
+        if not stored.background:
             raise invalid("only a response in the background can be cancelled: close the connection of any other")
-        if not kept.over and kept.work is not None and kept.live is not None:
-            kept.live.handle.cancel("cancelled by the client")
-            await asyncio.wait([kept.work])
-        elif not kept.over:
-            await self._service.order(kept.run, "cancel", value="cancelled by the client")
-            kept = await self._kept.settled(kept, _PATIENCE)
-        return JSONResponse(kept.response)
+        if not stored.over and stored.work is not None and stored.live is not None:
+            stored.live.handle.cancel("cancelled by the client")
+            await asyncio.wait([stored.work])
+        elif not stored.over:
+            await self._service.send_order(stored.run, "cancel", value="cancelled by the client")
+            stored = await self._store.wait_until_over(stored, CANCEL_TIMEOUT_S)
+        return JSONResponse(stored.response)
 
     async def _current(self, name: str, user: User) -> StoredResponse:
         """Return a response as it is now. One whose process ended between its run's end and its own is ended here."""
-        kept = await self._kept.find(name, user)
-        if kept.over or kept.live is not None or kept.work is not None:
-            return kept
-        status = await self._service.status(kept.run)
+        stored = await self._store.find(name, user)
+        if stored.over or stored.live is not None or stored.work is not None:
+            return stored
+        status = await self._service.read_status(stored.run)
         if status in ("running", None):
-            return kept
+            return stored
         if status == "interrupted":
             if not self._service.pooled:
-                message = f"its process ended: `plait runs resume {kept.run}` finishes the run"
-                kept.response.update(status="failed", error={"code": "server_error", "message": message})
-            return kept
+                message = f"its process ended: `plait runs resume {stored.run}` finishes the run"
+                stored.response.update(status="failed", error={"code": "server_error", "message": message})
+            return stored
         try:
-            answer = await self._service.orchestrator.resume(kept.run)
+            answer = await self._service.orchestrator.resume(stored.run)
         except PlaitError as error:  # it ended because its journal could not be written, and so has no end there
             reason = f"its run has failed, and its journal does not hold the end: {error}"
-            kept.response.update(status="failed", error={"code": "server_error", "message": reason})
+            stored.response.update(status="failed", error={"code": "server_error", "message": reason})
         else:
-            _fill(kept, answer)
-        await self._kept.keep(kept)
-        self._over(kept)
-        return kept
+            _fill_response(stored, answer)
+        await self._store.add(stored)
+        self._complete(stored)
+        return stored
 
-    async def _elsewhere(self, kept: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
-        async for event in self._kept.follow(kept, first):
+    async def _follow_remote(self, stored: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
+        async for event in self._store.follow(stored, first):
             yield event
 
-    async def taken(self, live: ServedRun) -> None:
+    async def continue_run(self, live: ServedRun) -> None:
         """Continue the response of a run that was taken over from another process, if it has one. Its events begin
         again."""
-        kept = await self._kept.load(f"resp_{live.handle.run}", live.user)
-        if kept is None or kept.over:
+        stored = await self._store.load(f"resp_{live.handle.run}", live.user)
+        if stored is None or stored.over:
             return
-        kept.live = live
-        kept.response.update(output=[], status="in_progress")
-        live.steps, live.model = kept.steps, kept.model
-        await self._kept.keep(kept)
-        self._begin(kept, live)
+        stored.live = live
+        stored.response.update(output=[], status="in_progress")
+        live.steps, live.model = stored.steps, stored.model
+        await self._store.add(stored)
+        self._follow_run(stored, live)
 
-    def _begin(self, kept: StoredResponse, live: ServedRun) -> None:
+    def _follow_run(self, stored: StoredResponse, live: ServedRun) -> None:
         """Follow a run in the background."""
-        kept.work = work = asyncio.create_task(self._produce(kept, live))
+        stored.work = work = asyncio.create_task(self._write_events(stored, live))
         self._work.add(work)
         work.add_done_callback(self._work.discard)
-        if kept.background:
-            writing = asyncio.create_task(self._kept.write_events(kept))
+        if stored.background:
+            writing = asyncio.create_task(self._store.write_events(stored))
             self._work.add(writing)
             writing.add_done_callback(self._work.discard)
 
     async def _conversation(self, body: ResponseBody, user: User) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return all messages, and the items that are new."""
-        given = body.input if isinstance(body.input, list) else read_items(body.input)
         new = read_items(body.input)
+        given = body.input if isinstance(body.input, list) else new
+        items = [item if "type" in item else {"type": "message", **item} for item in given]
         if body.previous_response_id is None:
-            return new, [{"type": "message", **item} if "type" not in item else item for item in given]
-        before = await self._kept.find(body.previous_response_id, user, "previous_response_id")
+            return new, items
+        before = await self._store.find(body.previous_response_id, user, "previous_response_id")
         before = before if before.over else await self._current(before.id, user)
         if not before.over or before.response["status"] not in ("completed", "incomplete"):
             raise invalid(f"response {before.id} is {before.response['status']}: it cannot be continued",
                           "previous_response_id")  # fmt: skip
-        answered = read_items(before.response["output"])
-        return [*before.conversation, *answered, *new], [
-            {"type": "message", **item} if "type" not in item else item for item in given
-        ]
+        return [*before.conversation, *read_items(before.response["output"]), *new], items
 
-    async def _whole(self, request: Request, kept: StoredResponse, live: ServedRun) -> Response:
+    async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun) -> Response:
         handle = live.handle
         try:
             answer = await unless_disconnected(
                 request.receive, handle.finished, lambda: handle.cancel(cause="client-gone")
             )
             if answer is None:
-                kept.response["status"] = "cancelled"
+                stored.response["status"] = "cancelled"
                 return Response(status_code=499)
-            if (error := _fill(kept, answer)) is not None:
+            if (error := _fill_response(stored, answer)) is not None:
                 raise error
-            return await asyncio.to_thread(JSONResponse, kept.response)
+            return await asyncio.to_thread(JSONResponse, stored.response)
         finally:
-            self._over(kept)
+            self._complete(stored)
 
-    async def _produce(self, kept: StoredResponse, live: ServedRun) -> None:
+    async def _write_events(self, stored: StoredResponse, live: ServedRun) -> None:
         """Follow a run to its end, also if others follow it."""
         try:
-            async for event in write_stream(ResponseWriter(kept.response), stream_choices([live])):
-                kept.add(event)
+            async for event in write_stream(ResponseWriter(stored.response), stream_choices([live])):
+                stored.add(event)
         except Exception as error:  # the driver broke down
-            kept.response.update(status="failed", error={"code": "server_error", "message": str(error)})
+            stored.response.update(status="failed", error={"code": "server_error", "message": str(error)})
             raise
         finally:
-            self._over(kept)
+            self._complete(stored)
 
-    def _over(self, kept: StoredResponse) -> None:
-        kept.over = True
-        kept.told()
-        self._kept.settle(kept)
+    def _complete(self, stored: StoredResponse) -> None:
+        stored.over = True
+        stored.notify()
+        self._store.complete(stored)
 
 
-def _fill(kept: StoredResponse, answer: Answer) -> ApiError | None:
+def _fill_response(stored: StoredResponse, answer: Answer) -> ApiError | None:
     """Fill in the response of a run that has ended; return why it failed."""
-    writer = ResponseWriter(kept.response)
-    reasoning = kept.live is None or kept.live.thoughts
-    build = ChoiceBuilder(reasoning=reasoning, must_call=kept.must_call, logprobs=kept.likeliest is not None)
-    for event in build.replay(answer, kept.steps):
+    writer = ResponseWriter(stored.response)
+    reasoning = stored.live is None or stored.live.thoughts
+    build = ChoiceBuilder(reasoning=reasoning, must_call=stored.must_call, logprobs=stored.likeliest is not None)
+    for event in build.replay(answer, stored.steps):
         for _ in writer.add(0, event):
             pass
         if isinstance(event, ChoiceFailed):
@@ -229,16 +227,16 @@ def _fill(kept: StoredResponse, answer: Answer) -> ApiError | None:
     return None
 
 
-async def _followed(kept: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
-    async for event in kept.follow(first):
+async def _follow(stored: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
+    async for event in stored.follow(first):
         yield event
 
 
-def _echoed(tool: dict[str, Any]) -> dict[str, Any]:
+def _echo_tool(tool: dict[str, Any]) -> dict[str, Any]:
     return tool if tool["type"] == "custom" else {"strict": None, **tool}
 
 
-def _response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
+def _new_response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
     """Return the object of a response that has just begun."""
     given = body.model_dump(mode="json", by_alias=True, exclude_none=True)
     form = given.get("text") or {}
@@ -261,7 +259,7 @@ def _response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
         "temperature": body.temperature,
         "text": {"format": {"type": "text"}, **form},
         "tool_choice": body.tool_choice or "auto",
-        "tools": [_echoed(tool) for tool in given.get("tools", [])],
+        "tools": [_echo_tool(tool) for tool in given.get("tools", [])],
         "top_p": body.top_p,
         "truncation": "disabled",
         "usage": None,

@@ -138,7 +138,7 @@ class Settings(Frozen):
     aliases: dict[str, str] = {}
     """Names of models that stand for others: `fast = "plait/sample:n=4@qwen3"`."""
     planners: tuple[str, ...] = (
-        *("single", "sample", "adaptive", "route", "decompose", "deepprune", "llmcompiler", "refine", "skeleton"),
+        *("single", "sample", "adaptive", "route", "decompose", "llmcompiler", "refine", "skeleton"),
         *("skeleton-graph", "think-summarize", "threads"),
     )
     """Planners that requests may name. `fixed`, which reads a file, is not among them by default."""

@@ -15,7 +15,7 @@ import pytest
 
 from plait.runtime.journal.documents import Documents
 from plait.workers.scripted import Reply
-from plait_server.kept import Responses, StoredResponse
+from plait_server.response_store import ResponseStore, StoredResponse
 from plait_server.settings import Settings, Tenant
 from plait_server.tenants import Tenants, hashed
 
@@ -103,7 +103,7 @@ async def test_a_list_reads_the_heads_of_what_it_shows_alone(tmp_path: Path) -> 
         labels = {"metadata.k": "even" if number % 2 == 0 else "odd", "model": "q"}
         documents.put(f"c{number:02}", "ann", b"not JSON at all", b'{"id": "c%02d"}' % number, labels)
     user = Tenants(Settings(tenants=(Tenant(name="ann", keys=(hashed("a"),)),))).users["ann"]
-    kept = Responses(Settings(), documents, "chat completion")
+    kept = ResponseStore(Settings(), documents, "chat completion")
     page = await kept.page(user, "", 3, True, {"metadata.k": "even"})
     assert [name for name, _ in page] == ["c48", "c46", "c44"] and page[0][1] == b'{"id": "c48"}'
     assert not await kept.page(user, "", 3, True, {"metadata.k": "nothing"})

@@ -109,7 +109,7 @@ def test_spans_are_written_one_a_line(plait, journal, tmp_path):
     )
     assert "which?" not in out.read_text()
     assert "all about" not in out.read_text()
-    plait("runs", "trace", journal, "--format", "otel", "--out", out, "--content")
+    plait("runs", "trace", journal, "--format", "otel", "--out", out, "--texts")
     assert "which?" in out.read_text()
     assert "all about Rome" in out.read_text()
 

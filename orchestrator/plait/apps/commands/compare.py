@@ -60,7 +60,7 @@ class Comparison(tuple[PlannerComparison, ...]):
             for row in self
         ]  # fmt: skip
         head = ("planner", "solved", "95 % interval", "", "points more than the first", "tokens", "seconds")
-        return table(head, rows) + f"{self[0].n} problems that all have in common, paired by problem"
+        return table(head, rows) + f"All answered the same {self[0].n} problems; differences are paired by problem"
 
 
 def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
@@ -155,7 +155,9 @@ def show(rows: Sequence[PlannerComparison], output: Output) -> None:
     people.width = max(before, people.measure(table, options=people.options.update(width=500)).maximum)
     people.print(table, crop=False)  # a narrow screen wraps lines, but loses no column
     people.width = before
-    output.people.print(f"{rows[0].n} problems that all have in common; differences in points, paired by problem.")
+    output.people.print(
+        f"All answered the same {rows[0].n} problems. Differences are in percentage points, paired by problem."
+    )
 
 
 def _points(difference: tuple[float, float, float]) -> tuple[float, ...]:

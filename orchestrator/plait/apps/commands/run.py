@@ -34,8 +34,9 @@ def run(
     plan: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File with a plan to run (planner `fixed`).")
     ] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Live view of the steps.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Steps of the run, after its end.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Steps of the run: live on a terminal, else after its end.")
+    ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explanation of the answer, step by step.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in a process of its own; see `plait runs`.")] = False,
     as_json: Json = False,
@@ -53,14 +54,15 @@ def run(
     alone = runs_without_model(config, request)
     warnings = model_warnings(config, request)
     with opened(as_json) as output:
+        live = verbose and (as_json or output.progress.is_terminal)
         for warning in warnings or ():
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
-        answer = run_stoppable(lambda stopper: _run(config, request, alone, stream, output, stopper))
+        answer = run_stoppable(lambda stopper: _run(config, request, alone, live, output, stopper))
         if as_json:
             explained = {"explain": answer.explain().splitlines()} if explain else {}
             output.result({**answer.summary(), **_spawning(answer, warnings), **explained})
         else:
-            show(answer, question, request.task, output, verbose and not stream, why=not explain)
+            show(answer, question, request.task, output, verbose and not live, why=not explain)
             if config.journal != "off":
                 name_why(answer, output)
             if explain:
@@ -99,12 +101,12 @@ def _spawning(answer: Answer, warnings: tuple[str, ...] | None) -> dict[str, Any
     return {"parallelism": parallelism(answer.report).summary(), "warnings": list(warnings)}
 
 
-async def _run(config: Config, request: Request, alone: bool, stream: bool, output: Output, stopper: Stopper) -> Answer:
+async def _run(config: Config, request: Request, alone: bool, live: bool, output: Output, stopper: Stopper) -> Answer:
     try:
         async with opened_session(config, output, stopper, [] if alone else None) as session:
-            handle = await session.orchestrator.submit(request, watch=stream)
+            handle = await session.orchestrator.submit(request, watch=live)
             stopper.then(handle.cancel)
-            if stream:
+            if live:
                 with following(output.progress, request.text) as tree:
                     async for news in handle.news():
                         if isinstance(news, RunEnded):

@@ -12,12 +12,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-__all__ = ["CommandInterrupted", "Stopper", "run_stoppable"]
+__all__ = ["CommandInterrupted", "Stopper", "handle_signals", "run_stoppable"]
 
 log = logging.getLogger("plait.apps")
 
@@ -134,3 +134,21 @@ def _install(stopper: Stopper) -> Callable[[], None]:
             signal.signal(number, handler)
 
     return restore
+
+
+@contextlib.contextmanager
+def handle_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
+    """Call handlers on the running loop at signals; threads other than the main one get none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in handlers}
+    try:
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

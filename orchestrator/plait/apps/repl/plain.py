@@ -7,11 +7,12 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from typing import TextIO
 
 from ...core.errors import Unanswered
 from ...runtime.client.config import Config
+from ..common.interrupt import handle_signals
 from ..common.output import opened
 from .cells import is_complete
 from .conversation import Repl, ended, started
@@ -44,7 +45,7 @@ async def _converse(config: Config, manner: Manner, screen: Screen, source: Text
 
     lines = aiter(_lines(source))
     _answer_questions(repl, lines, screen)
-    with _signals({signal.SIGINT: interrupt, signal.SIGTERM: this.cancel}):
+    with handle_signals({signal.SIGINT: interrupt, signal.SIGTERM: this.cancel}):
         try:
             async for line in _units(lines):
                 if line.strip() and line[0] not in "/!" and config.worker != "scripted" and not repl.session.turns:
@@ -126,20 +127,3 @@ async def _units(lines: AsyncIterator[str]) -> AsyncIterator[str]:
         unit = ""
     if unit:
         yield unit
-
-
-@contextlib.contextmanager
-def _signals(handlers: dict[signal.Signals, Callable[[], object]]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in handlers}
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)

@@ -29,6 +29,7 @@ from ...core.plan import Plan
 from ...runtime.client.answer import RunEvent
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import spelled
+from ..common.interrupt import handle_signals
 from ..common.tree import StepTree
 from .cells import is_complete
 from .completion import ReplCompleter
@@ -109,11 +110,10 @@ class Conversation:
 
     async def hold(self) -> int:
         """Read and work off lines until the user leaves; return the exit code."""
-        loop = asyncio.get_running_loop()
         self._greet()
         self._warm_up()
         clock = asyncio.ensure_future(self._tick())
-        with self._above(), _handling({signal.SIGINT: self.interrupt, signal.SIGTERM: self.leave}, loop):
+        with self._above(), handle_signals({signal.SIGINT: self.interrupt, signal.SIGTERM: self.leave}):
             try:
                 while not self.repl.over:
                     try:
@@ -331,20 +331,3 @@ def _history() -> History:
         return FileHistory(str(path))
     except OSError:
         return InMemoryHistory()
-
-
-@contextlib.contextmanager
-def _handling(handlers: dict[signal.Signals, Any], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in handlers}
-    try:
-        for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
-    except (ValueError, RuntimeError):  # not the main thread, which has no signals
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)

@@ -59,18 +59,17 @@ def trace(
     send: Annotated[
         bool, typer.Option("--send", help="Send the spans to the address in OTEL_… instead of a file (otel).")
     ] = False,
-    content: Annotated[
-        bool, typer.Option("--content", help="Include prompts, texts and arguments (otel; json always has them).")
-    ] = False,
-    redact: Annotated[bool, typer.Option("--redact", help="Leave out texts, arguments and token ids (atif).")] = False,
+    texts: Annotated[
+        bool | None, typer.Option("--texts/--no-texts", help="Prompts, texts and arguments (otel: off; atif: on).")
+    ] = None,
     place: Place = None,
     allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Write a run as a Chrome trace, as OpenTelemetry spans (one JSON object a line), as plain JSON, as an ATIF
     trajectory, or as the rows of an agentic Mooncake trace."""
-    if redact and form != "atif":
-        raise UsageError("--redact goes with --format atif: mooncake and otel hold no texts (but for --content)")
+    if texts is not None and form not in ("atif", "otel"):
+        raise UsageError("--texts and --no-texts go with --format otel or atif: json has texts, the others have none")
     if ray is not None and form != "chrome":
         raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
@@ -82,11 +81,11 @@ def trace(
         ending = {"otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}.get(form, f".{form}.json")
         path = (out or default_name(made, ending)).expanduser()
         if form == "otel":
-            count = export_spans(journal, made, content, None if send else path)
+            count = export_spans(journal, made, texts is True, None if send else path)
         elif form == "chrome":
             count = _write_chrome(made, path, ray)
         elif form == "atif":
-            write_private(path, json.dumps(atif(made, redact), ensure_ascii=False).encode(errors="replace"))
+            write_private(path, json.dumps(atif(made, texts is False), ensure_ascii=False).encode(errors="replace"))
             count = len(made.steps)
         elif form == "mooncake":
             rows = mooncake(made)

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
 
 from plait.apps.common.dataset import read_questions
+from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
@@ -40,6 +42,17 @@ from .store import Store
 from .weights import follow_weights, until_taken
 
 __all__ = ["export_runs", "rollouts"]
+
+
+class RunSelection(BaseModel):
+    """Which runs are exported: the fields of `--select`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    verified: bool = Field(False, description="Only answers that the task verifies.")
+    cheapest: int | None = Field(None, ge=1, description="Number of the cheapest runs to keep per question.")
+    by: Literal["total", "critical"] = Field("total", description="Tokens that count as cost.")
+    distinct: bool = Field(False, description="Only the cheapest of equivalent answers to a question.")
+    tokenizer: Path | None = Field(None, description="Model folder whose tokenizer must reproduce each record.")
 
 
 @common_options
@@ -153,22 +166,13 @@ def export_runs(
             "branches of each vote, as of `plait learn import`.",
         ),
     ] = "tokens",
-    verified: Annotated[bool, typer.Option("--verified", help="Only answers that the task verifies.")] = False,
-    cheapest: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of the cheapest runs to keep per question.")
-    ] = None,
-    by: Annotated[
-        Literal["total", "critical"], typer.Option(help="Tokens that count as cost: all, or the critical path.")
-    ] = "total",
-    distinct: Annotated[
-        bool, typer.Option("--distinct", help="Keep only the cheapest of equivalent answers to a question.")
-    ] = False,
+    select_by: Annotated[
+        str, typer.Option("--select", metavar="NAME=VALUE,…", help=f"Choice of runs: {list_names(RunSelection)}.")
+    ] = "",
     planner: Annotated[str | None, typer.Option(help="Only runs of this planner.")] = None,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(metavar="MODEL", help="Model folder whose tokenizer must reproduce each record's tokens."),
-    ] = None,
-    redact: Annotated[bool, typer.Option("--redact", help="Replace texts by their lengths (text).")] = False,
+    texts: Annotated[
+        bool, typer.Option("--texts/--no-texts", help="Texts, or only their lengths (--format text).")
+    ] = True,
     answers: Annotated[
         Path | None,
         typer.Option(metavar="FILE.jsonl", help="File of lines with `question` and `answer` for grading (samples)."),
@@ -176,12 +180,13 @@ def export_runs(
     as_json: Json = False,
 ) -> None:
     """Write runs that went well as data for supervised training. Journals of every version are read."""
-    if form == "samples" and (verified or cheapest or distinct or tokenizer):
-        raise UsageError("--verified, --cheapest, --distinct and --tokenizer choose what to train on: samples are all")
-    if redact and form != "text":
-        raise UsageError("--redact goes with --format text: token ids are the text itself")
+    chosen = read_fields("--select", select_by, RunSelection)
+    if form == "samples" and select_by:
+        raise UsageError("--select chooses what to train on, and samples are all: leave it out")
+    if not texts and form != "text":
+        raise UsageError("--no-texts goes with --format text: token ids are the text itself")
     left = ExclusionCounts()
-    known = None if tokenizer is None else tokenizer_of(tokenizer)
+    known = None if chosen.tokenizer is None else tokenizer_of(chosen.tokenizer)
     with opened(as_json) as output:
         unread: list[str] = []
         wanted = [entry for entry in entries(place_of(place), unread) if planner in (None, entry.planner)]
@@ -192,9 +197,10 @@ def export_runs(
             rows = write_samples(samples_of(runs, {} if answers is None else wanted_answers(answers)), out)
             count = len(wanted) - sum(left.why.values())
         else:
-            with select(runs, left, verified=verified, most=cheapest, distinct=distinct, by=by) as kept:
+            choice = chosen.model_dump(exclude={"cheapest", "tokenizer"})
+            with select(runs, left, most=chosen.cheapest, **choice) as kept:
                 tokens = form == "tokens"
-                rows = write_records(kept, out, left, known) if tokens else write_texts(kept, out, left, redact)
+                rows = write_records(kept, out, left, known) if tokens else write_texts(kept, out, left, not texts)
                 count = len(kept)
         summary = {
             "runs": len(wanted),

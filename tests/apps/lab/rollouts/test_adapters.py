@@ -136,12 +136,12 @@ async def test_a_journal_of_many_runs_is_replayed_once(tmp_path: Path, monkeypat
 
 def test_redacted_texts_are_not_in_the_file(plait: Any, tmp_path: Path, journals: Path) -> None:
     texts = tmp_path / "texts.jsonl"
-    plait("runs", "export", "--from", journals, "--out", texts, "--format", "text", "--redact", "--json")
+    plait("runs", "export", "--from", journals, "--out", texts, "--format", "text", "--no-texts", "--json")
     assert "Question" not in texts.read_text() and "characters]" in texts.read_text()
-    assert plait("runs", "export", "--from", journals, "--out", tmp_path / "x", "--redact", "--json").code == 2
+    assert plait("runs", "export", "--from", journals, "--out", tmp_path / "x", "--no-texts", "--json").code == 2
     run = plait("runs", "list", "--from", journals, "--json").json["runs"][0]["run"]
     journal = journals
-    for more, there in (([], True), (["--redact"], False)):
+    for more, there in (([], True), (["--no-texts"], False)):
         out = tmp_path / "t.json"
         done = plait("runs", "trace", journal, "--format", "atif", "--out", out, *more, "--json")
         assert done.code == 0, done.err
@@ -162,12 +162,22 @@ def test_filters_keep_the_cheapest_of_answers_that_mean_the_same(plait: Any, tmp
             "--json",
         )
     done = plait(
-        "runs", "export", "--from", journals, "--out", tmp_path / "d.jsonl", "--distinct", "--cheapest", 1, "--json"
+        "runs",
+        "export",
+        "--from",
+        journals,
+        "--out",
+        tmp_path / "d.jsonl",
+        "--select",
+        "distinct=true,cheapest=1",
+        "--json",
     )
     assert (done.json["runs"], done.json["kept"]) == (5, 3)
     kept = list(read_rollouts(tmp_path / "d.jsonl"))
     assert all(len(each) == 3 for each in kept), "runs of three samples are cheaper than those of five"
-    none = plait("runs", "export", "--from", journals, "--out", tmp_path / "e.jsonl", "--verified", "--json")
+    none = plait(
+        "runs", "export", "--from", journals, "--out", tmp_path / "e.jsonl", "--select", "verified=true", "--json"
+    )
     assert none.json["left"] == {"not verified": 5}
 
 

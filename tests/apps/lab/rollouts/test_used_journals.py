@@ -98,14 +98,14 @@ def test_damaged_journals_beside_good_ones_are_named_and_passed_over(plait: Any,
 
 def test_records_that_another_tokenizer_would_cut_otherwise_are_refused(plait: Any, tmp_path: Path) -> None:
     run(plait, tmp_path / "j")
-    words = ("runs", "export", "--from", tmp_path / "j", "--out", tmp_path / "o.jsonl", "--json", "--tokenizer")
+    words = ("runs", "export", "--from", tmp_path / "j", "--out", tmp_path / "o.jsonl", "--json", "--select")
     other = Tokenizer(WordLevel({"a": 0, "<unk>": 1, **{f"w{n}": n for n in range(2, 300)}}, unk_token="<unk>"))
     (tmp_path / "model").mkdir()
     other.save(str(tmp_path / "model" / "tokenizer.json"))
-    done = plait(*words, tmp_path / "model")
+    done = plait(*words, f"tokenizer={tmp_path / 'model'}")
     assert (done.json["kept"], done.json["rows"]) == (1, 0)
     assert done.json["left"] == {"it does not re-tokenise to itself": 1}
-    assert plait(*words, tmp_path).code == 2, "a folder without a tokenizer"
+    assert plait(*words, f"tokenizer={tmp_path}").code == 2, "a folder without a tokenizer"
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ from .errors import ApiError, not_found, of_error
 from .settings import Settings
 from .tenants import ServedRun, User
 
-__all__ = ["Responses", "StoredResponse", "dump_json", "size_of"]
+__all__ = ["ResponseStore", "StoredResponse", "dump_json", "size_of"]
 
 log = logging.getLogger("plait.serve")
 
 T = TypeVar("T")
-_OFTEN = 0.25
-"""Seconds between two looks at a response of another process, and for which its events are gathered."""
-_TRIM = 256
-"""Responses after which the oldest are looked for; or a part of the bytes that a tenant may store."""
+POLL_INTERVAL_S = 0.25
+"""Interval for polling a response of another process, and for collecting its events."""
+TRIM_INTERVAL = 256
+"""Number of stored responses after which the oldest are deleted, unless their bytes demand it earlier."""
 _STORED = (*("conversation", "given", "background", "over", "steps", "must_call", "model", "likeliest", "given_bytes"),)
 """Fields in the body of a document."""
 
@@ -44,12 +44,12 @@ class StoredResponse:
     live: ServedRun | None
     """Its run, if that is running in this process."""
     conversation: list[dict[str, Any]]
-    """What was put to the model, as messages."""
+    """The messages that the model received."""
     given: list[dict[str, Any]]
     """The items of the input."""
     background: bool
     events: list[bytes] = field(default_factory=list[bytes])
-    """Server-sent events so far, of one that is streamed or runs in the background."""
+    """The server-sent events so far, if it is streamed or runs in the background."""
     over: bool = False
     work: asyncio.Task[None] | None = None
     steps: bool = False
@@ -58,7 +58,7 @@ class StoredResponse:
     likeliest: int | None = None
     given_bytes: int = 0
     """Size of the conversation and the input, about."""
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def id(self) -> str:
@@ -72,18 +72,18 @@ class StoredResponse:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes up, about."""
+        """Its approximate size in bytes."""
         return 1000 + sum(map(len, self.events)) + self.given_bytes + size_of(self.response)
 
     def add(self, event: bytes) -> None:
-        """Take an event for those who follow."""
+        """Add an event for its followers."""
         self.events.append(event)
-        self.told()
+        self.notify()
 
-    def told(self) -> None:
-        """Wake those who follow."""
-        self._news.set()
-        self._news = asyncio.Event()
+    def notify(self) -> None:
+        """Wake its followers."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def follow(self, first: int = 0) -> AsyncIterator[bytes]:
         """Yield the events from one on, as they come, until the response is over."""
@@ -94,12 +94,12 @@ class StoredResponse:
                 first += 1
             if self.over:
                 return
-            await self._news.wait()
+            await self._changed.wait()
 
-    async def gathered(self) -> None:
-        """Wait until there is more, and then a moment for what follows at once."""
-        await self._news.wait()
-        await asyncio.sleep(_OFTEN)
+    async def wait_for_more(self) -> None:
+        """Wait for the next event, and a moment longer for events that follow at once."""
+        await self._changed.wait()
+        await asyncio.sleep(POLL_INTERVAL_S)
 
     def as_document(self) -> tuple[bytes, bytes, dict[str, str]]:
         """Return the document to store: body and head, as JSON, and its labels."""
@@ -133,30 +133,30 @@ def labels_of(response: Mapping[str, Any]) -> dict[str, str]:
     return {**notes, "model": str(response.get("model") or "")}
 
 
-class Responses:
-    """All that are kept. When there are too many, the oldest of the tenant that has most go."""
+class ResponseStore:
+    """The stored responses. Beyond a limit, it drops the oldest ones of the tenant that stores most."""
 
     def __init__(self, settings: Settings, documents: Documents | None, what: str = "response") -> None:
         self._settings, self._what = settings, what
         self._documents = documents
-        self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, dict[str, int]] = {}
-        """Of those that are over, by tenant and id, the oldest first."""
-        self._many, self._total = 0, 0
+        """Sizes of the ended ones, by tenant and id, the oldest first."""
+        self._count, self._bytes = 0, 0
         self._since_trim = 1.0
         """Part of what may be written between two looks for the oldest."""
         self._thread = ThreadPoolExecutor(1, "plait-responses") if documents is not None else None
         """Writes, in order."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._responses)
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait until everything is written."""
         if self._thread is not None:
             self._thread.shutdown()
 
-    async def _do(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def _run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Do something with the documents on the thread. Raises `ApiError` (503) where they cannot be used."""
         assert self._thread is not None
         try:
@@ -164,66 +164,66 @@ class Responses:
         except ConfigError as error:
             raise of_error(error) from error
 
-    def _later(self, work: Callable[..., object], *arguments: Any) -> None:
+    def _write_later(self, work: Callable[..., object], *arguments: Any) -> None:
         """Write something in the background. Errors are logged."""
         if self._thread is None:
             return
 
         def done(future: Any) -> None:
             if (error := future.exception()) is not None:
-                log.warning("a response cannot be written down: %s", error)
+                log.warning("a response cannot be stored: %s", error)
 
         self._thread.submit(work, *arguments).add_done_callback(done)
 
-    def _put(self, kept: StoredResponse) -> None:
+    def _put(self, stored: StoredResponse) -> None:
         """Write a response. For the thread: a conversation may be long."""
         assert self._documents is not None
-        body, head, labels = kept.as_document()
-        self._documents.put(kept.id, kept.user.name, body, head, labels)
+        body, head, labels = stored.as_document()
+        self._documents.put(stored.id, stored.user.name, body, head, labels)
         most = self._settings.store_bytes_per_tenant
-        self._since_trim += max(1 / _TRIM, (len(body) + len(head)) / max(1, most) * 8)
-        if kept.over and self._since_trim >= 1.0:
+        self._since_trim += max(1 / TRIM_INTERVAL, (len(body) + len(head)) / max(1, most) * 8)
+        if stored.over and self._since_trim >= 1.0:
             self._since_trim = 0.0
             self._documents.trim(self._settings.store_responses, most)
 
-    async def keep(self, kept: StoredResponse) -> None:
-        """Take a response that has begun. One in the background is written down before this returns."""
-        self._kept[kept.id] = kept
-        if self._documents is not None and kept.background:
-            await self._do(self._put, kept)
+    async def add(self, stored: StoredResponse) -> None:
+        """Add a response that has begun. One in the background is stored before this returns."""
+        self._responses[stored.id] = stored
+        if self._documents is not None and stored.background:
+            await self._run(self._put, stored)
 
-    async def write_events(self, kept: StoredResponse) -> None:
+    async def write_events(self, stored: StoredResponse) -> None:
         """Write the events of a response in the background as they come, for followers in other processes."""
         if self._documents is None or not self._documents.shared:
             return
-        written, events = 0, kept.events
+        written, events = 0, stored.events
         while True:
             if len(events) > written:
-                self._later(self._documents.add, kept.id, written, events[written:])
+                self._write_later(self._documents.add, stored.id, written, events[written:])
                 written = len(events)
-            elif kept.over:
+            elif stored.over:
                 return
             else:
-                await kept.gathered()
+                await stored.wait_for_more()
 
-    def settle(self, kept: StoredResponse) -> None:
-        """Take note that a response is over, and make room."""
-        if kept.id not in self._kept:
+    def complete(self, stored: StoredResponse) -> None:
+        """Mark a response as ended, and drop others beyond the limits."""
+        if stored.id not in self._responses:
             return
         if self._documents is not None:
-            if kept.background and self._documents.shared:
-                self._later(self._documents.add, kept.id, 0, list(kept.events))
-            self._later(self._put, kept)
-        if not kept.background:
-            kept.events = []
-        kept.live = None
-        self._sizes.setdefault(kept.user.name, {})[kept.id] = kept.size
-        self._many += 1
-        self._total += self._sizes[kept.user.name][kept.id]
+            if stored.background and self._documents.shared:
+                self._write_later(self._documents.add, stored.id, 0, list(stored.events))
+            self._write_later(self._put, stored)
+        if not stored.background:
+            stored.events = []
+        stored.live = None
+        self._sizes.setdefault(stored.user.name, {})[stored.id] = stored.size
+        self._count += 1
+        self._bytes += self._sizes[stored.user.name][stored.id]
         while True:
-            if self._total > self._settings.keep_bytes:
+            if self._bytes > self._settings.keep_bytes:
                 largest = max(self._sizes.values(), key=lambda sizes: sum(sizes.values()))
-            elif self._many > self._settings.keep_responses:
+            elif self._count > self._settings.keep_responses:
                 largest = max(self._sizes.values(), key=len)
             else:
                 return
@@ -231,19 +231,19 @@ class Responses:
 
     async def find(self, name: str, user: User, param: str | None = None) -> StoredResponse:
         """Return a response of the tenant. Raises `ApiError` (404) for an unknown one, or another tenant's."""
-        kept = self._kept.get(name)
-        if kept is None:
-            kept = await self.load(name, user)
-        if kept is None or kept.user is not user:
+        stored = self._responses.get(name)
+        if stored is None:
+            stored = await self.load(name, user)
+        if stored is None or stored.user is not user:
             code = f"{self._what.replace(' ', '_')}_not_found"
             raise not_found(f"there is no {self._what} {name!r} here (the oldest go)", param, code)
-        return kept
+        return stored
 
     async def load(self, name: str, user: User) -> StoredResponse | None:
         """Return a response of the tenant's that is written down."""
         if self._documents is None or len(name) > 100:
             return None
-        return await self._do(_loaded, self._documents, name, user)
+        return await self._run(_load, self._documents, name, user)
 
     async def page(
         self, user: User, after: str, limit: int, newest: bool, labels: Mapping[str, str]
@@ -253,58 +253,58 @@ class Responses:
         if after:
             await self.find(after, user, "after")
         if self._documents is not None:
-            return await self._do(self._documents.page, user.name, after, limit, newest, labels)
-        mine = [kept for kept in self._kept.values() if kept.user is user]
-        mine = mine[::-1] if newest else mine
-        first = next((place for place, kept in enumerate(mine, 1) if kept.id == after), 0)
-        fitting = [kept for kept in mine[first:] if labels.items() <= labels_of(kept.response).items()][:limit]
-        return await asyncio.to_thread(lambda: [(kept.id, dump_json(kept.response)) for kept in fitting])
+            return await self._run(self._documents.page, user.name, after, limit, newest, labels)
+        own = [stored for stored in self._responses.values() if stored.user is user]
+        own = own[::-1] if newest else own
+        first = next((place for place, stored in enumerate(own, 1) if stored.id == after), 0)
+        fitting = [stored for stored in own[first:] if labels.items() <= labels_of(stored.response).items()][:limit]
+        return await asyncio.to_thread(lambda: [(stored.id, dump_json(stored.response)) for stored in fitting])
 
-    async def pieces(self, kept: StoredResponse, first: int) -> list[bytes]:
+    async def load_events(self, stored: StoredResponse, first: int) -> list[bytes]:
         """Return the events of a response of another process, from one on."""
-        return [] if self._documents is None else await self._do(self._documents.pieces, kept.id, first)
+        return [] if self._documents is None else await self._run(self._documents.pieces, stored.id, first)
 
-    async def follow(self, kept: StoredResponse, first: int) -> AsyncIterator[bytes]:
+    async def follow(self, stored: StoredResponse, first: int) -> AsyncIterator[bytes]:
         """Yield the events of a response that is not in memory, from one on."""
         while True:
-            now = await self.load(kept.id, kept.user)
-            for piece in await self.pieces(kept, first):
+            now = await self.load(stored.id, stored.user)
+            for piece in await self.load_events(stored, first):
                 yield piece
                 first += 1
             if now is None or now.over:
                 return
-            await asyncio.sleep(_OFTEN)
+            await asyncio.sleep(POLL_INTERVAL_S)
 
-    async def settled(self, kept: StoredResponse, seconds: float) -> StoredResponse:
+    async def wait_until_over(self, stored: StoredResponse, seconds: float) -> StoredResponse:
         """Wait until a response of another process is over, at most so long, and return it."""
         until = asyncio.get_running_loop().time() + seconds
-        while not kept.over and asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(_OFTEN)
-            kept = await self.load(kept.id, kept.user) or kept
-        return kept
+        while not stored.over and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            stored = await self.load(stored.id, stored.user) or stored
+        return stored
 
-    async def changed(self, kept: StoredResponse) -> None:
+    async def rewrite(self, stored: StoredResponse) -> None:
         """Rewrite the stored document of an ended one."""
         if self._documents is not None:
-            await self._do(self._put, kept)
+            await self._run(self._put, stored)
 
-    async def forget(self, name: str, user: User) -> None:
+    async def delete(self, name: str, user: User) -> None:
         """Drop a response. Raises `ApiError`."""
-        kept = await self.find(name, user)
-        if not kept.over:
+        stored = await self.find(name, user)
+        if not stored.over:
             raise ApiError(409, f"response {name} is still running: cancel it first")
-        if name in self._kept:
+        if name in self._responses:
             self._drop(name)
         if self._documents is not None:
-            await self._do(self._documents.delete, name)
+            await self._run(self._documents.delete, name)
 
     def _drop(self, name: str) -> None:
-        sizes = self._sizes.get(self._kept.pop(name).user.name, {})
+        sizes = self._sizes.get(self._responses.pop(name).user.name, {})
         if name in sizes:
-            self._many -= 1
-            self._total -= sizes.pop(name)
+            self._count -= 1
+            self._bytes -= sizes.pop(name)
 
 
-def _loaded(documents: Documents, name: str, user: User) -> StoredResponse | None:
+def _load(documents: Documents, name: str, user: User) -> StoredResponse | None:
     row = documents.get(name)
     return None if row is None or row[0] != user.name else StoredResponse.from_document(user, *row[1:])

@@ -1,4 +1,4 @@
-"""Chat completions that are kept (`store: true`): read, listed, given other notes, deleted."""
+"""The endpoints for stored chat completions (`store: true`): list, read, change metadata, delete."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from plait.core.values import Frozen
 from .chat import ChatBody
 from .errors import invalid, of_error
 from .http import apart, read
-from .kept import StoredResponse, dump_json, size_of
+from .response_store import StoredResponse, dump_json, size_of
 from .service import Service
 from .tenants import User
 
 __all__ = ["StoredCompletions"]
 
-_AT_ONCE = 100
+MAX_PAGE_SIZE = 100
 _MAX_NOTES = 16
 _NOTE = re.compile(r"metadata\[(.{1,64})\]")
 
@@ -31,7 +31,7 @@ class StoredQuery(Frozen):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
     after: str = Field(default="", max_length=100)
-    limit: int = Field(default=20, ge=1, le=_AT_ONCE)
+    limit: int = Field(default=20, ge=1, le=MAX_PAGE_SIZE)
     order: Literal["asc", "desc"] = "asc"
     model: str | None = None
 
@@ -44,57 +44,57 @@ class Notes(BaseModel):
 
 
 class StoredCompletions:
-    """The endpoints, and the place for what a chat has to keep."""
+    """The endpoints, which also store new completions."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self._kept = service, service.completions
+        self._service, self._store = service, service.completions
 
-    async def keep(self, whole: dict[str, Any], body: ChatBody, user: User) -> None:
-        """Take a completion that is over."""
-        made = StoredResponse({**whole, "metadata": body.metadata or {}}, user, None, [], body.messages,
+    async def add(self, whole: dict[str, Any], body: ChatBody, user: User) -> None:
+        """Store a completion that has ended."""
+        completion = StoredResponse({**whole, "metadata": body.metadata or {}}, user, None, [], body.messages,
                               background=False, over=True,
-                              given_bytes=await apart(body.long, size_of, body.messages))  # fmt: skip
-        await self._kept.keep(made)
-        self._kept.settle(made)
+                              given_bytes=await apart(body.is_long, size_of, body.messages))  # fmt: skip
+        await self._store.add(completion)
+        self._store.complete(completion)
 
     async def list(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/chat/completions`."""
-        query, labels = _asked(request)
-        page = await self._kept.page(user, query.after, query.limit + 1, query.order == "desc", labels)
+        query, labels = _parse_query(request)
+        page = await self._store.page(user, query.after, query.limit + 1, query.order == "desc", labels)
         shown = page[: query.limit]
         ends = {"first_id": shown[0][0], "last_id": shown[-1][0]} if shown else {"first_id": None, "last_id": None}
         rest = dump_json({"has_more": len(page) > query.limit, **ends})
-        made = b'{"object":"list","data":[' + b",".join(body for _, body in shown) + b"]," + rest[1:]
-        return Response(made, media_type="application/json")
+        completion = b'{"object":"list","data":[' + b",".join(body for _, body in shown) + b"]," + rest[1:]
+        return Response(completion, media_type="application/json")
 
     async def read(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/chat/completions/ID`."""
-        return await asyncio.to_thread(JSONResponse, (await self._found(request, user)).response)
+        return await asyncio.to_thread(JSONResponse, (await self._find(request, user)).response)
 
     async def update(self, request: Request, user: User) -> Response:
         """Answer `POST /v1/chat/completions/ID`: other `metadata`."""
         body = await read(request, Notes, self._service.settings)
-        kept = await self._found(request, user)
-        kept.response["metadata"] = body.metadata or {}
-        await self._kept.changed(kept)
-        return JSONResponse(kept.response)
+        stored = await self._find(request, user)
+        stored.response["metadata"] = body.metadata or {}
+        await self._store.rewrite(stored)
+        return JSONResponse(stored.response)
 
     async def delete(self, request: Request, user: User) -> Response:
         """Answer `DELETE /v1/chat/completions/ID`."""
         name = request.path_params["id"]
-        await self._kept.forget(name, user)
+        await self._store.delete(name, user)
         return JSONResponse({"id": name, "object": "chat.completion.deleted", "deleted": True})
 
     async def messages(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/chat/completions/ID/messages`: what was asked."""
-        kept = await self._found(request, user)
-        return await asyncio.to_thread(_messages, kept)
+        stored = await self._find(request, user)
+        return await asyncio.to_thread(_messages, stored)
 
-    async def _found(self, request: Request, user: User) -> StoredResponse:
-        return await self._kept.find(request.path_params["id"], user)
+    async def _find(self, request: Request, user: User) -> StoredResponse:
+        return await self._store.find(request.path_params["id"], user)
 
 
-def _asked(request: Request) -> tuple[StoredQuery, dict[str, str]]:
+def _parse_query(request: Request) -> tuple[StoredQuery, dict[str, str]]:
     """Parse the query of a list, and the labels that it filters by. Raises `ApiError`."""
     given = dict(request.query_params)
     labels = {f"metadata.{note[1]}": value for name, value in given.items() if (note := _NOTE.fullmatch(name))}
@@ -107,7 +107,7 @@ def _asked(request: Request) -> tuple[StoredQuery, dict[str, str]]:
     return query, labels if query.model is None else {**labels, "model": query.model}
 
 
-def _messages(kept: StoredResponse) -> Response:
-    data = [{"id": f"{kept.id}-{place}", **message} for place, message in enumerate(kept.given)]
+def _messages(stored: StoredResponse) -> Response:
+    data = [{"id": f"{stored.id}-{place}", **message} for place, message in enumerate(stored.given)]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})

@@ -70,14 +70,14 @@ class AboutApi:
         service = self._service
         body = await read(request, CountBody, service.settings)
         body.check()
-        asked = await apart(body.long, body.request, service.strategy(body.model, user))
+        asked = await apart(body.is_long, body.request, service.strategy(body.model, user))
         return JSONResponse(await input_tokens(service, asked, user))
 
 
 async def input_tokens(service: Service, request: Request, user: User) -> dict[str, Any]:
     """Return the number of tokens of a conversation, functions included, as a worker counts it. `estimated` is true
     if no worker could count it. Raises `ApiError` for a model that the tenant may not use."""
-    request = service.allowed(request, None, user)
+    request = service.apply_limits(request, None, user)
     prompt = () if request.asked else (Text(text=request.text),)
     op = ModelCall(prompt=prompt, messages=request.messages, tools=request.tools, chat=True, model=request.model,
                begin=request.begin)  # fmt: skip
