@@ -186,7 +186,7 @@ async def _pieces(request: Request, settings: Settings, most: int, held: BodyByt
 async def refuse_body(request: Request, settings: Settings) -> dict[str, str]:
     """Read on for a while if the body of a refused request is long and unread. Returns headers for the answer."""
     length, chunked = request.headers.get("content-length", "0"), "transfer-encoding" in request.headers
-    if request.scope.get(_READ) or (length.isdigit() and int(length) < LARGE and not chunked):
+    if request.scope.get(_READ) or (length.isdigit() and int(length) < LARGE_BODY_BYTES and not chunked):
         return {}
     await _discard(request, settings.body_bytes)
     return {"connection": "close"}

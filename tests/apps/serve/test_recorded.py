@@ -294,15 +294,9 @@ async def test_the_server_describes_its_endpoints_as_recorded(serve: Any) -> Non
     _compare("endpoints", recorder.lines)
 
 
-def _sorted(text: str) -> str:
-    """Sort the events of a stream of several choices: the scheduler decides whose is first."""
-    head, _, events = text.partition("\n")
-    return "\n".join([head, *sorted(events.splitlines())]) if "choices, streamed" in head else text
-
-
 def _compare(part: str, lines: list[str]) -> None:
     """Compare the digest of each answer with the recorded one, or record it."""
-    answers = [_sorted(text.strip()) for text in "\n".join(["", *lines]).split("\n== ")[1:]]
+    answers = [text.strip() for text in "\n".join(["", *lines]).split("\n== ")[1:]]
     now = [f"{part} {hashlib.sha256(text.encode()).hexdigest()[:12]} {text.splitlines()[0][:70]}" for text in answers]
     if folder := os.environ.get("RECORD_ANSWERS"):
         Path(folder, f"{part}.txt").write_text("\n\n== ".join(["", *answers]))
