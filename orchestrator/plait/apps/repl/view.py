@@ -77,7 +77,8 @@ class Screen:
 
     def _console(self, stream: TextIO | None) -> Console:
         console = Console(file=stream, force_terminal=self.styled, width=self.width, highlight=False, emoji=False,
-                          no_color=None if self.styled else True, color_system="auto" if self.styled else None)  # fmt: skip
+                          no_color=None if self.styled else True,
+                          color_system="auto" if self.styled else None)  # fmt: skip
         console.push_render_hook(CleanOutput())
         return console
 
