@@ -37,7 +37,7 @@ class Problem(Protocol):
         ...
 
     def record(self) -> dict[str, Any]:
-        """Return what its line in a file of results says of it."""
+        """Return the fields of its line in a file of results."""
         ...
 
 
