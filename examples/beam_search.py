@@ -1,5 +1,5 @@
-"""A planner written as a coroutine: beam search. Every beam goes on in several ways, a tool scores them, the best are
-kept; those that have ended vote."""
+"""A planner written as a coroutine: beam search. Every beam is extended in several ways, a tool scores them, and the
+best are kept; finished beams vote."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Effort where it is needed: a small model drafts and a large one keeps what is good enough; a wrong answer goes on to
-a dearer planner. All models are scripted."""
+"""Effort where it is needed: a small model drafts and a large one keeps what is good enough; a wrong answer goes to a
+dearer planner. All models are scripted."""
 
 from __future__ import annotations
 

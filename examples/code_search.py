@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 from plait import Orchestrator
-from plait.planners.search.code_search import CodeSearch
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Sandbox
+from plait_research.planners.code_search import CodeSearch
 
 PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
 TESTS = '{"args": [5, 3], "want": 5}\n{"args": [0, 9], "want": 9}\n'
 
 
 def program(body: str) -> str:
-    """Return what a model writes."""
+    """Return a model's text."""
     return f"```python\ndef larger(a, b):\n    return {body}\n```"
 
 

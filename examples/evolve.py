@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 from plait import Orchestrator
-from plait.planners.search.evolve import Evolve
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Sandbox
+from plait_research.planners.evolve import Evolve
 
 PUBLIC = [{"args": [4], "want": 10}, {"args": [0], "want": 0}, {"args": [200000], "want": 20000100000}]
 PROBLEM = {"prompt": "Return the sum of the numbers from 1 to n.", "entry": "total", "public": PUBLIC}
 
 
 def program(body: str) -> str:
-    """Return what a model writes."""
+    """Return a model's text."""
     return f"```python\ndef total(n):\n    return {body}\n```"
 
 

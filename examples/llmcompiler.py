@@ -2,7 +2,7 @@
 
     python examples/llmcompiler.py
 
-The scripted worker stands in for the model, at 40 words a second. With a real one leave `workers=` out.
+The scripted worker replaces the model, at 40 words a second. With a real one leave `workers=` out.
 """
 
 from __future__ import annotations

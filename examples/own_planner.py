@@ -32,7 +32,7 @@ class Outline(Planner):
         return Plan(steps=(step,), output="outline")
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
-        """Return what reads the outline."""
+        """Return the reader of the outline."""
         return Points(self, brief)
 
 

@@ -31,7 +31,7 @@ class FirstWins(Policy):
 
 
 def main() -> None:
-    # The scripted worker stands in for a model: two slow replies, then one that is quick and long enough.
+    # The scripted worker replaces a model: two slow replies, then one that is quick and long enough.
     slow = Reply(text="I have to think about this for a long time", tokens_per_second=2, times=2)
     model = Scripted([slow, Reply(text="answer: it is 42", times=1), slow.model_copy(update={"times": None})], slots=4)
     with Orchestrator(workers=[model]) as plait:

@@ -1,4 +1,4 @@
-"""A task of your own: how a request is put to the model, where the answer stands, and whether it is right."""
+"""A task of your own: the prompt for a request, the place of the answer, and its verification."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from plait.core import Failure, Job, ModelCall, Progress, Result, Text, Usage
 from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.result import as_failure
 
-# Stands in for a model: it writes the prompt in capitals, word by word.
+# Replaces a model: it writes the prompt in capitals, word by word.
 SHOUT = """
 import sys, time
 for word in sys.stdin.read().upper().split():
@@ -49,7 +49,7 @@ class Program(Worker):
         if not self._open:
             yield as_failure(WorkerLost("the worker 'program' is not started"))
             return
-        assert isinstance(job.op, ModelCall)  # `serves` says so
+        assert isinstance(job.op, ModelCall)  # by `serves`
         prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))
         running = self._jobs[job.attempt] = _Running()
         text, words, decoder = "", 0, codecs.getincrementaldecoder("utf-8")("replace")

@@ -1,4 +1,4 @@
-"""Rounds of drafts, each of which reads a short digest of the round before. Needs no model and no network:
+"""Rounds of drafts; each draft reads a short digest of the round before. Needs no model and no network:
 
 python examples/refine.py
 """

@@ -1,4 +1,4 @@
-"""One call, a vote, a vote whose size the first samples decide, beginnings of which only those go on that differ, a
+"""One call, a vote, a vote whose size the first samples decide, beginnings that are continued where they differ, a
 vote over samples that are still being written, a plan of one's own, and what did best before: seven planners put the
 same question. Needs no model and no network:
 
@@ -27,7 +27,7 @@ KNOWN = [
 
 
 def model() -> list[Scripted]:
-    """Return a model of which the first sample is wrong and the others are right."""
+    """Return a model whose first sample is wrong and whose others are right."""
     replies = [
         Reply(when="^Is this right", text="It is. Answer: 42"),
         Reply(when="So the answer is$", text=" 42"),

@@ -1,4 +1,4 @@
-"""Sixteen engines that are not there: what a plan would take, under one policy and under another."""
+"""Sixteen simulated engines: what a plan would take, under one policy and under another."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python examples/skeleton.py
 
-The scripted worker stands in for the model, at 40 words a second. With a real one leave `workers=` out.
+The scripted worker replaces the model, at 40 words a second. With a real one leave `workers=` out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODEL = [
 
 
 def main() -> None:
-    """Ask for a list, and for something that is none."""
+    """Ask for a list, and for something else."""
     with Orchestrator(workers=[Scripted(MODEL)]) as plait:
         answer = plait.run("How does a plant live?", planner="skeleton")
         print(answer.text)

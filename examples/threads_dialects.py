@@ -2,7 +2,7 @@
 
     python examples/threads_dialects.py
 
-The scripted worker stands in for a model that was trained on the dialect. With a real one leave `workers=` out, and ask
+The scripted worker replaces a model that was trained on the dialect. With a real one leave `workers=` out, and ask
 `plait doctor --model DIR --planner threads:dialect=threadweaver` first whether its tokenizer has the tags.
 """
 

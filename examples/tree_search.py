@@ -1,5 +1,5 @@
 """A search over partial solutions: a scripted model writes one step at a time, a scorer of your own says how promising
-each is, and a search says which of them goes on."""
+each is, and a search chooses which of them is continued."""
 
 from __future__ import annotations
 

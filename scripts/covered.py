@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    """Begin before anything of ours is imported."""
+    """Begin before any module of plait is imported."""
     options: Any = early_config.known_args_namespace
     if options.covered:
         early_config.pluginmanager.register(Recorder(Path(options.covered), options.file_or_dir[0]))
@@ -121,7 +121,7 @@ class Covered:
 
 
 def limits(tests: list[Test]) -> dict[str, float]:
-    """Return what each may take, in seconds."""
+    """Return each test's time limit, in seconds."""
     return {test.name: max(LEAST_SECONDS, PATIENCE * test.seconds) for test in tests}
 
 

@@ -45,7 +45,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "unequal_engines": ("--rounds", "3", "--load", "0.8", "--report"),
     "votes_live": ("--problems", "15", "--seed", "11", "--report"),
 }
-"""Options of each. `--report` works the page out of the rows beside it; without it the page is run anew."""
+"""Options of each. `--report` works the page out of the rows beside it; without it the experiment runs again."""
 AT_ONCE = 2
 SHOWN = 9
 _NUMBER = r"([-+−]?\d[\d,]*(?:\.\d+)?)"

@@ -15,8 +15,8 @@ What was asked, and what came of it: a folder for each question, with the code (
 bundled models have one to twelve million parameters and work on puzzles and tables: read the shapes and the ratios, not
 the levels.
 
-`python -m experiments` lists them, `python -m experiments NAME --help` says what one can be given. One that runs on the
-bundled models and was stopped goes on where it was; it writes into `build/experiments/NAME`, and with
+`python -m experiments` lists them, `python -m experiments NAME --help` lists its options. One that runs on the
+bundled models resumes where it was stopped; it writes into `build/experiments/NAME`, and with
 `--out experiments/NAME` over the page here. [LOG.md](LOG.md) has what did not work out. This page is written by
 `make docs`.
 """

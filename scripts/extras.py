@@ -51,7 +51,7 @@ CHECKS: dict[str, tuple[str, str]] = {
 
 
 def checked(extra: str, wheel: Path, folder: Path) -> str:
-    """Return what is wrong with an extra; empty if nothing is. The side distributions come from the wheel's folder."""
+    """Return the faults of an extra; empty if nothing is. The side distributions come from the wheel's folder."""
     modules, command = CHECKS.get(extra, ("plait", "plait doctor --versions"))
     programs = folder / "bin"
     named = f"plait[{extra}] @ {wheel.as_uri()}" if extra else f"plait @ {wheel.as_uri()}"

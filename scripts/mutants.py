@@ -7,7 +7,7 @@ condition turned round, a statement left out. A sample is drawn with a seed. Fir
 folder by folder, and which lines each executes is kept (`scripts.covered`). Then each mutant is written into a copy of
 the checkout, where a new process runs the tests that execute the changed line, the quickest first, until one fails or
 takes five times its time. The mutant is *killed* then, else it has *survived*. The results are lines of JSON, so a run
-that is ended goes on where it was when it is called again. Whether a survivor is the same program as before, only a
+that was stopped resumes when it is called again. Whether a survivor is the same program as before, only a
 person can say: write `equivalent` in place of `survived`, and the report counts it apart. The share is of those that
 are not equivalent.
 """
@@ -85,7 +85,7 @@ class Mutant(NamedTuple):
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield what may stand in a node's place, with a word for it."""
+    """Yield replacements of a node, each with a label."""
     if not isinstance(node, MUTABLE):  # a copy of each whole class would take minutes
         return
     new = copy.copy(node)
@@ -120,7 +120,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def size(path: Path) -> int:
-    """Return how many mutants a file has."""
+    """Return the number of mutants of a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     kept = {id(part) for node in ast.walk(tree) for part in _annotations(node)}
     below = (child for parent in ast.walk(tree) if id(parent) not in kept for child in ast.iter_child_nodes(parent))
@@ -226,7 +226,7 @@ def cover(kept: Path) -> None:
 
 
 def killed_by(mutant: Mutant, copied: Path, tests: list[Test]) -> str | None:
-    """Return what kills a mutant, `None` if nothing does."""
+    """Return the test that kills a mutant, `None` if nothing does."""
     target, chosen = copied / mutant.path, copied / "chosen.json"
     before = target.read_text(encoding="utf-8")
     target.write_text(mutant.source, encoding="utf-8")

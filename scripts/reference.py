@@ -2,7 +2,7 @@
 
     python scripts/reference.py [FOLDER]     (or `make docs`)
 
-It decides how the pages look; what they say stands in the docstrings. `pages()` returns them without writing, which is
+It decides how the pages look; their content comes from the docstrings. `pages()` returns them without writing, which is
 how a test finds out that the committed ones are out of date. It starts nothing and reads no environment.
 """
 

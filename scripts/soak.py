@@ -3,7 +3,7 @@
     python scripts/soak.py [--requests 100000] [--cancels 10000] [--at-once 32]
 
 The server is a process of its own over scripted answers. After each tenth its memory, descriptors and threads are
-read when nothing is under way. They have to be flat from the second tenth on. Prints a line of JSON for each tenth;
+read when no request is in flight. They have to be flat from the second tenth on. Prints a line of JSON for each tenth;
 exits with 1 if something grows.
 """
 
@@ -29,7 +29,7 @@ SETTINGS = "[serve]\nkeep_responses = 50\nstore_responses = 100\n"
 
 
 def state(pid: int) -> dict[str, float]:
-    """Return what a process holds."""
+    """Return a process's memory in MiB, threads and descriptors."""
     said = Path(f"/proc/{pid}/status").read_text()
     found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", said, re.M))
     descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
@@ -56,13 +56,13 @@ async def one(http: httpx.AsyncClient, number: int, gives_up: bool) -> None:
 
 
 async def idle(http: httpx.AsyncClient) -> None:
-    """Wait until nothing is under way."""
+    """Wait until no request is in flight."""
     while (await http.get("/runs?past=false")).json()["now"]:  # noqa: ASYNC110  the runs are another process's
         await asyncio.sleep(0.05)
 
 
 async def soak(requests: int, cancels: int, at_once: int) -> list[dict[str, float]]:
-    """Run it all; return what the server held after each tenth."""
+    """Run it all; return the server's memory and descriptors after each tenth."""
     with tempfile.TemporaryDirectory(prefix="plait-soak-") as folder:
         home = Path(folder)
         (home / "script.json").write_text(json.dumps(SCRIPT))
@@ -91,7 +91,7 @@ async def soak(requests: int, cancels: int, at_once: int) -> list[dict[str, floa
 
 
 async def drive(url: str, pid: int, requests: int, cancels: int, at_once: int) -> list[dict[str, float]]:
-    """Send the requests in ten parts; return what the server held after each."""
+    """Send the requests in ten parts; return the server's memory and descriptors after each."""
     given_up = set(random.Random(0).sample(range(requests), cancels))
     rows: list[dict[str, float]] = []
     numbers = iter(range(requests))
@@ -112,7 +112,7 @@ async def drive(url: str, pid: int, requests: int, cancels: int, at_once: int) -
 
 
 def grown(rows: list[dict[str, float]]) -> list[str]:
-    """Return what has grown from the second row to the last by more than it may."""
+    """Return the fields that grew from the second row to the last beyond their limit."""
     first, last = rows[1], rows[-1]
     return [f"{name}: {first[name]} → {last[name]}" for name, each in GROWS.items() if last[name] - first[name] > each]
 

@@ -2,7 +2,7 @@
 
     python scripts/states.py     (or `make docs`)
 
-`page()` returns the page's text without writing it: so a test finds out that the committed one is out of date.
+`page()` returns the page's text without writing it: so a test can compare it with the committed one.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from plait.core.states import MOVES, State
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 BLOCK = re.compile(r"(<!-- states: .*? -->\n).*?(<!-- end of states -->)", re.DOTALL)
 ALWAYS = (State.FAILED, State.CANCELLED)
-"""Every state that is no end may go to these, so they are drawn once."""
+"""Every state that is not final may move to these, so they are drawn once."""
 LABELS = {
     (State.WAITING, State.READY): "all needs are done",
     (State.WAITING, State.DONE): "verdict of a join",
-    (State.WAITING, State.EXPANDING): "a join that wants more plan",
+    (State.WAITING, State.EXPANDING): "a join that returns more plan",
     (State.READY, State.RUNNING): "dispatched to a worker",
-    (State.RUNNING, State.WAITING): "to be tried again",
+    (State.RUNNING, State.WAITING): "retry",
     (State.RUNNING, State.DONE): "result",
     (State.RUNNING, State.EXPANDING): "result of a step that expands",
-    (State.EXPANDING, State.EXPANDED): "last patch is there",
+    (State.EXPANDING, State.EXPANDED): "last patch received",
     (State.EXPANDING, State.DONE): "no patch has an output",
     (State.EXPANDED, State.DONE): "output of the patches",
 }

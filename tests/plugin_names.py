@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,3 +22,12 @@ def module_names(folder: str) -> list[str]:
     found = [path for family in families for path in family.iterdir()]
     modules = [path for path in found if path.suffix == ".py" or (path / "__init__.py").exists()]
     return sorted(path.stem for path in modules if not path.name.startswith(("_", ".")))
+
+
+def sharing(module: str) -> list[str]:
+    """Return the classes of the plugins that share a file of `plait.policies`, by its `SHARED`."""
+    family, _, file = module.rpartition(".")
+    homes: dict[str, str] = {}
+    if family.startswith("plait.policies."):
+        homes = getattr(importlib.import_module(family), "SHARED", {})
+    return [home.partition(":")[2] for home in homes.values() if home.partition(":")[0] == file]

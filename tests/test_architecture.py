@@ -23,6 +23,7 @@ import pytest
 from plait.core import interfaces, task
 from plait.core.values import Frozen
 from scripts.checkout import ROOTS, SIDE
+from tests.plugin_names import sharing
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = (*ROOTS, *SIDE)
@@ -245,8 +246,9 @@ EVENTS = frozenset(
 def test_a_past_participle_names_what_has_happened(path: str) -> None:
     """A class is a noun. Events and exceptions are what has happened; a plugin's class has the name that users type."""
     plugin = (Path(path).parent if path.endswith("__init__.py") else Path(path)).stem.replace("_", "")
+    shared = [name.lower() for name in sharing(module_name(path))]
     for node in ast.walk(tree(path)):
-        if not isinstance(node, ast.ClassDef) or path in EVENTS or node.name.lower() == plugin:
+        if not isinstance(node, ast.ClassDef) or path in EVENTS or node.name.lower() in {plugin, *shared}:
             continue
         bases = " ".join(map(ast.unparse, node.bases))
         if re.search(r"(Error|Exception|Interrupted|Failed|Lost)\b", bases):
@@ -529,13 +531,16 @@ def test_a_plugin_file_exports_one_plugin(path: str) -> None:
     exported = [
         public for public in module.__all__ if is_plugin(getattr(module, public), PLUGINS[kind_folder(path)], name)
     ]
-    assert len(exported) == 1, f"{path} exports {exported or 'no plugin'} in __all__, not one plugin"
-    plugin = getattr(module, exported[0])
-    assert plugin.__doc__, f"{path}: {plugin.__name__} has no docstring"
-    if issubclass(plugin, Frozen):
-        assert plugin.model_config.get("frozen")
-        for option, field in plugin.model_fields.items():
-            assert field.description, f"{path}: the option {option} has no description"
+    if shared := sharing(module_name(path)):
+        assert sorted(exported) == sorted(shared), f"{path}: not as in SHARED"
+    else:
+        assert len(exported) == 1, f"{path} exports {exported or 'no plugin'} in __all__, not one plugin"
+    for plugin in (getattr(module, name) for name in exported):
+        assert plugin.__doc__, f"{path}: {plugin.__name__} has no docstring"
+        if issubclass(plugin, Frozen):
+            assert plugin.model_config.get("frozen")
+            for option, field in plugin.model_fields.items():
+                assert field.description, f"{path}: the option {option} has no description"
 
 
 # --- what is written and shipped -------------------------------------------------------------------------------------

@@ -167,8 +167,8 @@ def test_the_check_of_other_libraries_is_the_exact_one() -> None:
 
 
 def test_the_page_says_what_a_row_lacks_and_what_was_left_out(tmp_path: Path) -> None:
-    told = contenders.Told(2.0, 0.5, 1000.0, 3.0, 8.0, 20.0)
-    none = contenders.Told(2.6, 0.5, 900.0, math.nan, math.nan, math.nan)
+    told = contenders.Measurement(2.0, 0.5, 1000.0, 3.0, 8.0, 20.0)
+    none = contenders.Measurement(2.6, 0.5, 900.0, math.nan, math.nan, math.nan)
     votes = contenders.VOTES
     found = {
         f"by hand, {votes}, {compared.WIDE}": [told, told._replace(rate=4.0)],

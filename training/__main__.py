@@ -27,7 +27,7 @@ COMMANDS = ("all", "train", "export", "evaluate", "check", "cards", "compare", "
 
 
 def device_of(name: str) -> torch.device:
-    """The device asked for; `auto` takes a GPU where there is one. Ends the program for a GPU that is not there."""
+    """The device asked for; `auto` takes a GPU where there is one. Ends the program if a requested GPU is missing."""
     there = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if there else "cpu")
@@ -96,7 +96,7 @@ def check_traces(path: Path | None, seed: int, count: int = 10_000) -> int:
 
 
 def check_cards(count: int, seed: int) -> int:
-    """Measure the figures of all model cards anew, on other questions, and say which differ; returns 1 if any does."""
+    """Measure the figures of all model cards again, on other questions, and say which differ; returns 1 if any does."""
     from . import cards
 
     worse = 0

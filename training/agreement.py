@@ -1,6 +1,6 @@
 """How often a draft's next word is its target's: of Countdown, and of the planners of tools.
 
-The target writes greedily on held-out problems; the draft says what it would have written at each place.
+The target writes greedily on held-out problems; the draft gives its own token at each place.
 """
 
 from __future__ import annotations

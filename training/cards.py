@@ -1,4 +1,4 @@
-"""Whether the model cards say what the models do: their figures measured anew on held-out questions, and compared.
+"""Whether the model cards say what the models do: their figures measured again on held-out questions, and compared.
 
 A share agrees where the two 95 % intervals meet; an AUROC where it is within three standard errors. The questions are
 others than the card's where the seed is another.
@@ -36,7 +36,7 @@ class Figure(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """One figure of a card beside the same measured anew."""
+    """One figure of a card beside the same measured again."""
 
     name: str
     card: Figure

@@ -16,7 +16,7 @@ Line = tuple[int, str, int, int]  # a, operation, b, result
 
 
 class Wrong(ValueError):
-    """A trace breaks the grammar or states something false; the message says what and where."""
+    """A trace breaks the grammar or states something false; the message names the fault and its place."""
 
 
 class Cut(Wrong):

@@ -1,7 +1,7 @@
 """Two trained models on the same held-out problems: does a retraining reach what the shipped one does?
 
 Decides what is compared and when a share counts as reproduced. Problems, runs and intervals are `evaluate.py`'s; on
-the engine `plait eval` runs them. What was run is kept, by the models' weights, so that a comparison can go on.
+the engine `plait eval` runs them. What was run is kept, by the models' weights, so that a comparison can resume.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Kept:
         self._path = path
 
     def get(self, folder: Path, mode: str, count: int, run: Callable[[], list[bool]]) -> list[bool]:
-        """Return what was kept, or run it and keep it."""
+        """Return the stored result, or run it and store it."""
         key = f"{weights_of(folder)} {mode} {count}"
         found = self._read()
         if key in found:
@@ -131,7 +131,7 @@ def on_engine(folder: Path, planner: str, count: int) -> list[bool]:
 
 
 def findings(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], dict[str, Any]]:
-    """Return what to say, the rows of the table, and its numbers unrounded."""
+    """Return the summary, the rows of the table, and its numbers unrounded."""
     rows: list[list[str]] = []
     figures: dict[str, Any] = {}
     for pair in pairs:
@@ -155,6 +155,6 @@ def findings(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], dict[st
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
-    """Return what an exported model says of its training."""
+    """Return an exported model's record of its training."""
     path = folder / "training.json"
     return json.loads(path.read_text()) if path.exists() else {}

@@ -113,7 +113,7 @@ def export(model: Llama, folder: Path, facts: dict[str, Any] | None = None, trad
 
 
 def write_card(model: Llama, folder: Path, command: str, facts: dict[str, Any], marks: tuple[str, str]) -> bool:
-    """Write a model card where there is none: what the model is and how it came about, and between the marks the place
+    """Write a model card if it is missing: what the model is and how it came about, and between the marks the place
     of its table of results. Return whether one was written."""
     card = folder / "README.md"
     if card.exists():

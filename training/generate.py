@@ -73,7 +73,7 @@ def problem_prompt(mode: str, numbers: Sequence[int], target: int, k: int | None
 
 
 def add_search(trace: Trace, numbers: Sequence[int], target: int) -> tuple[Step, Leaf] | None:
-    """Append the exhaustive search on three numbers; stops right after the verdict `<hit>`, and says what
+    """Append the exhaustive search on three numbers; stops right after the verdict `<hit>`, and records what
     it found.
     """
     first = True
@@ -178,7 +178,7 @@ def parent_trace(rng: random.Random, problem: Problem, k: int, fork: bool) -> Tr
         forced = number <= failing and len(pool) >= min(k, len(open_))
         chosen = _pick_failing(rng, pool, k) if forced else _pick_round(rng, open_, problem, k)
         open_ = [i for i in open_ if i not in chosen]
-        # A round that was made to fail shows a poor choice: learn to go on after it, not to make it.
+        # A round that was made to fail shows a poor choice: learn to continue after it, not to make it.
         _add_round(trace, problem, chosen, 0.0 if forced else 1.0)
         hits = [i for i in chosen if problem.solutions[i] is not None]
         if fork and (number in (fork_round, MAX_ROUNDS) or hits or not open_):

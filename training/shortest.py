@@ -7,7 +7,7 @@ plait runs export --from runs.plait --out data.jsonl --select verified=true,chea
 python -m training.shortest train --data data.jsonl
 python -m training.shortest evaluate --problems 600 --out experiments/shortest
 
-All of it goes on where it was when it was stopped. `evaluate` runs both models on one engine, which takes the other's
+A stopped run resumes where it stopped. `evaluate` runs both models on one engine, which takes the other's
 weights after each piece of problems, so that slow spells of the machine fall on both.
 """
 
@@ -63,8 +63,8 @@ def traces(records: Sequence[Record], asked: int | None = None, least: float = 1
     """Return records as traces: each token that the model wrote counts, none that it read. Records without a written
     token, or with a reward below `least`, are left out.
 
-    With `asked` every prompt asks for so many threads, whatever it asked for in life: runs of several widths, of which
-    the cheapest was kept, then teach how many threads a problem is worth.
+    With `asked` every prompt asks for that number of threads, whatever its run asked for. Runs of several widths, with
+    the cheapest kept, then teach how many threads a problem is worth.
     """
     out: list[Trace] = []
     for each in records:
@@ -196,7 +196,7 @@ def difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, 
 
 
 def findings(folders: Sequence[Path], runs: Runs) -> tuple[list[str], list[list[str]], dict[str, Any]]:
-    """Return what to say, the table's rows, and its numbers, of the problems that both models were run on."""
+    """Return the summary, the table's rows, and its numbers, of the problems that both models were run on."""
     names = [weights_of(folder) for folder in folders]
     claims: list[str] = []
     rows: list[list[str]] = []

@@ -171,7 +171,7 @@ def run(config: TrainConfig, folder: Path, device: torch.device, fresh: bool = F
 
 @contextmanager
 def stopping() -> Iterator[Event]:
-    """Set at SIGTERM and Ctrl-C, so that the step under way is finished and saved."""
+    """Set at SIGTERM and Ctrl-C, so that the current step is finished and saved."""
     stopped = Event()
     before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

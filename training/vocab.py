@@ -1,7 +1,7 @@
 """The vocabulary: which words exist and which id each has.
 
 Every integer and every control word is one token, so that the model never has to assemble a number from
-digits. The target has tokens of its own (`T24`): a number in the role of the goal is told apart from one to
+digits. The target has tokens of its own (`T24`): a number in the role of the goal is distinct from one to
 calculate with. This file does not know what any mode does with the words.
 """
 

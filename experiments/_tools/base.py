@@ -54,9 +54,9 @@ class Condition:
     concurrency: int | None = None
     """Problems at the same time, where a study fixes it."""
     problems: int | None = None
-    """Only the first so many problems."""
+    """Number of problems to use, from the first."""
     steps: int = 0
-    """Of each branch, keep the first so many operations that it carries out."""
+    """Number of operations of each branch to keep, from the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Study(Protocol):
     """How many engines it has to run on, where that matters."""
 
     def conditions(self) -> Sequence[Condition]:
-        """Return what to run, in order."""
+        """Return the work items, in order."""
         ...
 
     def findings(self, records: Records, problems: Sequence[CountdownProblem], workers: int) -> Findings:
@@ -126,7 +126,7 @@ def circumstances(runs: Sequence[Record]) -> str:
 def record_of(
     problem: CountdownProblem, answer: Answer, branches: Sequence[StepRecord] | None, task: Task, steps: int = 0
 ) -> Record:
-    """Return what is kept of one run.
+    """Return the record of one run.
 
     `sequence`: generated tokens of the longest single line of reasoning (all legs of the parent, or one child), which
     is what APR's published code calls sequential tokens. `context`: most tokens, prompt and output, that any call held.
@@ -187,7 +187,7 @@ def _legal(label: str, problem: CountdownProblem) -> bool:
 
 
 def branch_of(problem: CountdownProblem, branch: StepRecord, task: Task, steps: int = 0) -> Record:
-    """Return what is kept of one branch of a vote: its claim as text and as votes are counted, length and signals."""
+    """Return the record of one branch of a vote: its claim as text and as votes are counted, length and signals."""
     text = branch.value if isinstance(branch.value, str) else ""
     answer = task.extract(text)
     signals, numbers = branch.signals, None

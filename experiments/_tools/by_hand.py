@@ -96,7 +96,7 @@ async def early_votes(client: Client, problem: CountdownProblem, seed: int) -> b
 
 
 async def spawn_join(client: Client, problem: CountdownProblem, seed: int) -> bool:
-    """The parent spawns, children search side by side, a right one ends it; otherwise the parent goes on."""
+    """The parent spawns, children search side by side, a right one ends it; otherwise the parent continues."""
 
     async def say(rank: int, prompt: str, limit: int, stop: str) -> str:
         extra = {"include_stop_str_in_output": True}

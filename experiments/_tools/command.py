@@ -1,4 +1,4 @@
-"""The command of an experiment that runs on the bundled models: its options, and how its errors are told.
+"""The command of an experiment that runs on the bundled models: its options, and how it reports errors.
 
 Decides which options all of them have. It does not know what an experiment asks.
 """
@@ -32,7 +32,7 @@ class Given:
     out: Path
     """Folder of the page: `README.md`, and `data/` beside it."""
     records: Path
-    """Folder of the runs, which a later call goes on from."""
+    """Folder of the runs; a later call resumes from it."""
     problems: int = 1000
     concurrency: int = 32
     only: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Given:
         return self.records / (f"{name}.jsonl" if seed == 0 else f"{name}-{seed}.jsonl")
 
     def rows(self, kept: Path, stem: str = "rows") -> Kept:
-        """Return the rows of a file, or where it is not there those of `data/STEM.jsonl.gz` beside the experiment."""
+        """Return the rows of a file, or, if it is missing, those of `data/STEM.jsonl.gz` beside the experiment."""
         return kept_in(kept, EXPERIMENTS / self.name / "data" / f"{stem}.jsonl.gz")
 
     def write(self, page: str, kept: Kept | None = None, stem: str = "README", rows: str = "rows") -> str:
@@ -91,7 +91,7 @@ def command(name: str, run: Callable[[Given], str], *, problems: int = 1000) -> 
             Literal["small", "large"] | None,
             typer.Option(help="Run only the conditions of this model of the family."),
         ] = None,
-        fresh: Annotated[bool, typer.Option("--fresh", help="Throw away what is there and begin anew.")] = False,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Discard stored results and start over.")] = False,
         report: Annotated[
             bool, typer.Option("--report", help="Run nothing: write the page from what is there.")
         ] = False,
@@ -102,7 +102,7 @@ def command(name: str, run: Callable[[Given], str], *, problems: int = 1000) -> 
         *,
         common: Common,
     ) -> None:
-        """Run an experiment end to end; stopped, it goes on where it was."""
+        """Run an experiment end to end; a stopped one resumes where it stopped."""
         folder = out or Path("build/experiments") / name
         given = Given(
             out=folder,
@@ -142,5 +142,5 @@ def page_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def given_of(options: argparse.Namespace, name: str) -> Given:
-    """Return what those options came to."""
+    """Return the effective values of those options."""
     return Given(options.out, options.out / "records", report=options.report, name=name)

@@ -22,8 +22,8 @@ __all__ = [
     "THREADS",
     "VOTES",
     "Contend",
+    "Measurement",
     "Solve",
-    "Told",
     "column",
     "each",
     "measured",
@@ -40,7 +40,7 @@ Solve = Callable[[CountdownProblem, int], Awaitable[tuple[bool, int]]]
 """Solves a problem with a seed; returns whether it did, and the tokens that it knows to have been generated."""
 
 
-class Told(NamedTuple):
+class Measurement(NamedTuple):
     """One contender in one round."""
 
     rate: float
@@ -92,19 +92,19 @@ def ours(orchestrator: AsyncOrchestrator, kind: str) -> Solve:
 
 async def measured(
     server: Server, contend: Contend, problems: list[CountdownProblem], first: int, local: bool = False
-) -> Told:
-    """Let a contender solve the problems, and return what it and the server say of it."""
+) -> Measurement:
+    """Let a contender solve the problems, and return its own and the server's figures."""
     await asyncio.to_thread(server.watched)
     with server.stopped() if local else contextlib.nullcontext():
         rate, solved, known, cpu = await contend(problems, first)
     await asyncio.sleep(0.5)  # the last that was given up is on its way
     seen, count = await asyncio.to_thread(server.watched), len(problems)
     if local:
-        return Told(rate, solved / count, known / count, math.nan, math.nan, math.nan)
+        return Measurement(rate, solved / count, known / count, math.nan, math.nan, math.nan)
     tokens, late, requests = (seen[name] / count for name in ("generated", "late", "requests"))
-    return Told(rate, solved / count, tokens, late, requests, 1000 * cpu / count)
+    return Measurement(rate, solved / count, tokens, late, requests, 1000 * cpu / count)
 
 
-def column(told: list[Told], name: str) -> Spread:
+def column(told: list[Measurement], name: str) -> Spread:
     """Return the spread of one column."""
     return spread([getattr(one, name) for one in told])

@@ -55,7 +55,7 @@ def run_study(made: Study, given: Given) -> str:
     fixed |= {
         "cache": None,
         "stream_above_tokens": config.stream_above_tokens or 0,
-    }  # what is not generated, or not told, cannot be counted
+    }  # what is not generated, or not reported, cannot be counted
     config = config.model_copy(update=fixed)
     problems = draw(given.problems, config.seed)
     header = {"study": made.name, "seed": config.seed, "model": config.model, "worker": config.worker}

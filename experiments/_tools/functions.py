@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 PUBLIC, HIDDEN = 1, 40
-"""Cases that are told, and cases that grade."""
+"""Public cases, and cases that grade."""
 
 FAMILIES = (
     "sum(x for x in items if x > {k})",
@@ -158,7 +158,7 @@ class Function:
     inputs: tuple[tuple[int, ...], ...]
 
     def value(self, program: str, items: Sequence[int]) -> Any:
-        """Return what a program makes of an input."""
+        """Return a program's output for an input."""
         return returned(program, tuple(items))
 
     def is_right(self, program: object) -> bool:
@@ -171,7 +171,7 @@ class Function:
 
 @lru_cache(maxsize=200_000)
 def returned(program: str, items: tuple[int, ...]) -> Any:
-    """Return what one of our own programs returns, as JSON; `None` for an exception."""
+    """Return the value that a trusted program returns, as JSON; `None` for an exception."""
     try:
         return json.dumps(_function(program)(list(items)))
     except Exception:
@@ -181,7 +181,7 @@ def returned(program: str, items: tuple[int, ...]) -> Any:
 @lru_cache(maxsize=10_000)
 def _function(program: str) -> Callable[[list[int]], Any]:
     space: dict[str, Any] = {}
-    exec(program, space)  # noqa: S102  # a program of ours
+    exec(program, space)  # noqa: S102  # a trusted program
     return space["f"]
 
 
@@ -191,7 +191,7 @@ def program_of(text: str) -> str:
 
 
 def functions(count: int, seed: int, forms: Sequence[str] = FAMILIES, items: int = 1) -> list[Function]:
-    """Return functions with at least 8 wrong mutants each, all different. The public case has so many `items`: of one
+    """Return functions with at least 8 wrong mutants each, all different. The public case has `items` items: of one
     item, many mutants pass it. Mutants of whole functions have one place changed."""
     random = Random(f"functions/{seed}")
     found: dict[str, Function] = {}
@@ -262,14 +262,14 @@ TESTS = 8
 
 @tool
 def run_python(code: str) -> dict[str, Any]:
-    """Run a program of ours."""
+    """Run a trusted program."""
     return run_here(code)
 
 
 @lru_cache(maxsize=4096)
 def run_here(code: str) -> dict[str, Any]:
-    """Return what `run_python` of a sandbox would, without one: the programs are ours."""
+    """Return the output of `run_python` without a sandbox: the programs are trusted."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        exec(code, {"__name__": "run"})  # noqa: S102  # a program of ours
+        exec(code, {"__name__": "run"})  # noqa: S102  # a trusted program
     return {"status": "done", "stdout": out.getvalue()}

@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 
 def kept_in(rows: Path, packed: Path) -> Kept:
-    """Return the rows of a file, which were made here; or where it is not there those that were packed."""
+    """Return the rows of a file, which were made here; or, if it is missing, those that were packed."""
     if rows.is_file():
         return Kept(lines_of(rows), f"{machine()} {_version()}")
     if not packed.is_file():
@@ -43,7 +43,7 @@ def kept_in(rows: Path, packed: Path) -> Kept:
 
 
 def lines_of(rows: Path) -> list[str]:
-    """Return the lines of a file that is being written: none if it is not there, and none that was cut off."""
+    """Return the lines of a file that is being written: none if it is missing, and none that was cut off."""
     return rows.read_text(encoding="utf-8").split("\n")[:-1] if rows.is_file() else []
 
 
@@ -76,6 +76,6 @@ def put_page(page: str, kept: Kept, out: Path, name: str, stem: str = "README") 
 
 def _version() -> str:
     folder = EXPERIMENTS.parent
-    told = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=folder, capture_output=True, text=True)  # noqa: PLW1510
-    commit = f", commit {told.stdout.strip()}" if told.returncode == 0 else ""
+    git_ = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=folder, capture_output=True, text=True)  # noqa: PLW1510
+    commit = f", commit {git_.stdout.strip()}" if git_.returncode == 0 else ""
     return f"plait {plait.__version__}{commit}."

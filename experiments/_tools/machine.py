@@ -29,7 +29,7 @@ def machine() -> str:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process, and the engines it starts, may use."""
+    """Return the number of cores that this process and its engines may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

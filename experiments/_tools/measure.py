@@ -72,7 +72,7 @@ async def interleave(
             break
         order = list(contenders.items())
         for name, contender in order if number % 2 == 0 else reversed(order):
-            gc.collect()  # nobody pays for what another left behind
+            gc.collect()  # no benchmark pays for another's garbage
             figure = await contender()
             if number >= 0:
                 figures[name].append(figure)

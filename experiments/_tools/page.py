@@ -29,7 +29,7 @@ def contents(
     theirs: str,
     figures: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return what a page says, as it is written to its JSON file; `plots` are pairs of file stem and caption."""
+    """Return a page's content, as written to its JSON file; `plots` are pairs of file stem and caption."""
     return {
         "study": name,
         "title": title,

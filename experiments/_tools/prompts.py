@@ -13,7 +13,7 @@ BYTES_A_TOKEN = 2 * 5 * 128 * (2 if cpu_dtype("auto") == "bfloat16" else 4)
 
 
 def words(rng: random.Random, tokens: int) -> str:
-    """Return a text of so many tokens."""
+    """Return a text of `n` tokens."""
     return " ".join(str(rng.randrange(128)) for _ in range(tokens))
 
 

@@ -84,7 +84,7 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
 
 
 def ways_of(rows: Sequence[RouteRow], routed: Routed, said: RouteReport, mix: Mapping[str, float]) -> Ways:
-    """Return what each choice came to, problem by problem."""
+    """Return the result of each choice, problem by problem."""
     table, order = table_of([row for row in rows if row.text in routed]), list(said.tiers)
 
     def at_random(outcomes: Mapping[str, RouteOutcome]) -> RouteOutcome:

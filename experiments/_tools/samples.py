@@ -51,7 +51,7 @@ class Voted(NamedTuple):
 
 
 def questions(samples: Iterable[RecordedSample]) -> list[Question]:
-    """Return samples by question and model; those that nobody graded or whose length nobody knows are left out."""
+    """Return samples by question and model; those without a grade or a known length are left out."""
     groups: dict[tuple[str, str], list[RecordedSample]] = {}
     for sample in samples:
         if sample.right is not None and sample.tokens is not None:

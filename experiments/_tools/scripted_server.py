@@ -2,7 +2,7 @@
 
 It writes what the bundled model was taught to write (`training.generate`), in its tokens, so every client meets the
 same puzzles, lengths and shares of right answers as on the real one. Its time is that of continuous batching: in each
-step every answer under way gets a token, and a step takes `base` seconds and `each` for every answer; an answer that is
+step every answer in flight gets a token, and a step takes `base` seconds and `each` for every answer; an answer that is
 given up leaves at the next step. Prompts take no time.
 """
 
@@ -69,7 +69,7 @@ def _parent(prompt: str, problem: Problem, width: int) -> list[int]:
 
 @dataclass(eq=False)
 class Answer:
-    """One answer under way."""
+    """One answer in flight."""
 
     ids: list[int]
     finish: str
@@ -80,7 +80,7 @@ class Answer:
 
 
 class Engine:
-    """Gives every answer under way a token in each step."""
+    """Gives every answer in flight a token in each step."""
 
     def __init__(self, base: float, each: float, most: int) -> None:
         from prometheus_client import Counter, Histogram
@@ -244,7 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments._tools.scripted_server", description=__doc__)
     parser.add_argument("port", type=int)
     parser.add_argument("--base", type=float, default=0.003, help="seconds of a step of the engine")
-    parser.add_argument("--each", type=float, default=0.0002, help="seconds more for each answer under way")
+    parser.add_argument("--each", type=float, default=0.0002, help="seconds more for each answer in flight")
     parser.add_argument("--most", type=int, default=256, help="answers at a time")
     options = parser.parse_args()
     uvicorn.run(app(options.base, options.each, options.most), host="127.0.0.1", port=options.port, log_level="warning")

@@ -45,13 +45,13 @@ class Server:
     """Its group of processes, which is its own."""
 
     def generated(self) -> int:
-        """Return how many tokens it has generated so far, by its own metrics."""
+        """Return the number of tokens it has generated so far, by its own metrics."""
         said = _get(f"{self.url.removesuffix('/v1')}/metrics")
         found = re.findall(r"^vllm:generation_tokens_total(?:{.*})? (\S+)$", said, re.MULTILINE)
         return int(sum(map(float, found)))
 
     def watched(self) -> dict[str, float]:
-        """Return what it has seen of its clients since the last time (`watch`)."""
+        """Return its observations of its clients since the last call (`watch`)."""
         return json.loads(_get(f"{self.url.removesuffix('/v1')}/watch"))
 
     @contextlib.contextmanager

@@ -43,7 +43,7 @@ class Estimate(NamedTuple):
 
 
 def mean(values: Values, seed: int = 0) -> Estimate:
-    """Return the mean with its 95 % percentile bootstrap interval (Efron, 1979), problems being drawn anew."""
+    """Return the mean with its 95 % percentile bootstrap interval (Efron, 1979), with problems resampled."""
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         return Estimate(math.nan, math.nan, math.nan)
@@ -52,7 +52,7 @@ def mean(values: Values, seed: int = 0) -> Estimate:
 
 def share(hits: Values, seed: int = 0) -> Estimate:
     """Return the share of ones among zeros and ones with its interval: the bootstrap's, or the score interval (Wilson,
-    1927) where all are the same, of which drawing anew can tell nothing. Raises `ValueError` for other values."""
+    1927) where all are the same, about which resampling says nothing. Raises `ValueError` for other values."""
     array = np.asarray(hits, dtype=np.float64)
     if not np.isin(array, (0.0, 1.0)).all():
         raise ValueError("a share is made of zeros and ones")
@@ -130,7 +130,7 @@ def smallest_difference(n: int, share: float) -> float:
 
 
 def pass_at(n: int, right: int, k: int) -> float:
-    """Return the chance that at least one of k samples drawn from n, of which `right` are right, is right.
+    """Return the chance that at least one of k samples drawn from n is right, if `right` of the n are.
 
     The unbiased estimator of Chen et al. (arXiv 2107.03374): `1 - C(n - right, k) / C(n, k)`.
     """

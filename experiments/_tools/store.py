@@ -1,6 +1,6 @@
-"""Keeps the records of a study in a file of JSON lines, so that a study that was stopped goes on where it was.
+"""Keeps the records of a study in a file of JSON lines, so that a stopped study resumes where it stopped.
 
-The first line says what the records belong to, and others where they come from. Decides nothing about what is in a
+The first line names the study of the records, and later lines name their source. Decides nothing about what is in a
 record.
 """
 
@@ -73,7 +73,7 @@ class Store:
         held = json.loads(lines[0]) if lines else None
         if held != header:
             raise ConfigError(
-                f"{self._path} holds the records of another study, seed or model: give --fresh to begin anew, "
+                f"{self._path} holds the records of another study, seed or model: give --fresh to start over, "
                 "or another --records folder"
             )
         for line in lines[1:]:

@@ -10,7 +10,7 @@ BLOCK, ANSWER, TOGETHER = 32, 16, 6
 
 
 class Cache:
-    """vLLM's cache manager with so many blocks."""
+    """vLLM's cache manager with a fixed number of blocks."""
 
     def __init__(self, blocks: int) -> None:
         import msgspec
@@ -54,7 +54,7 @@ class Cache:
         self._manager.free(request)
 
     def events(self) -> bytes | None:
-        """Return what has changed, as it goes over the wire."""
+        """Return the changes in wire format."""
         from vllm.distributed.kv_events import KVEventBatch
 
         events: Any = self._manager.take_events()

@@ -7,7 +7,7 @@ a time, steps of the engine, and the tokens that were generated for a puzzle aft
 server. A request gets a token in each step of the engine; so the steps that it lived beyond that answer are its late
 tokens. Of a request for several answers, it is what the others are longer than the first right one.
 
-`GET /watch` says it in JSON and begins anew.
+`GET /watch` says it in JSON and resets the record.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Watch:
                 seen.ended, seen.last, seen.left = time.monotonic(), _count(STEPS), True
 
     def said(self) -> dict[str, Any]:
-        """Return what was seen since the last time."""
+        """Return the observations since the last call."""
         done = [seen for seen in self.requests if seen.ended and seen.body]
         counts = {name: _count(name) - before for name, before in self.base.items()}
         span = max((s.ended for s in done), default=0.0) - min((s.began for s in done), default=0.0)

@@ -36,5 +36,5 @@ class InProcess(Worker):
 
 
 def text_of(think: ModelCall) -> str:
-    """Return all that a call shows the model, up to where it goes on."""
+    """Return all that a call shows the model, up to where the model continues."""
     return "".join(part.text for part in think.parts if isinstance(part, Text)) + think.begin

@@ -56,7 +56,7 @@ class Watched(Engine):
 
     async def cancel(self, attempt: int) -> None:
         """Abort a request."""
-        self._note("told", attempt)
+        self._note("ordered", attempt)
         await super().cancel(attempt)
 
     def stats(self) -> dict[str, int]:
@@ -76,7 +76,7 @@ class Watched(Engine):
 
 
 class Loss(NamedTuple):
-    """What one loser of a decided vote cost, in engine steps, each of which samples one token for it."""
+    """What one loser of a decided vote cost, in engine steps; each samples one token for it."""
 
     late: int
     """From the end of the deciding sample to its own."""
@@ -93,16 +93,16 @@ class Loss(NamedTuple):
 
 def losses(ledger: Path, decisions: Sequence[tuple[int, Sequence[int]]]) -> list[Loss]:
     """Return the losses of decided votes: of the attempt that decided each, and of those given up because of it. A
-    loser that had ended by itself before the order came is none."""
+    loser that had ended by itself before the order came does not count."""
     noted = [json.loads(line) for line in ledger.read_text().splitlines()]
     steps = {(what, attempt): (step, at) for what, attempt, step, at in noted}
     found: list[Loss] = []
     for decider, losers in decisions:
         ended, at = steps["ended", decider]
         for loser in losers:
-            if ("left", loser) in steps and ("told", loser) in steps:
-                (told, came), (left, _) = steps["told", loser], steps["left", loser]
-                found.append(Loss(left - ended, told - ended, came - at))
+            if ("left", loser) in steps and ("ordered", loser) in steps:
+                (ordered, came), (left, _) = steps["ordered", loser], steps["left", loser]
+                found.append(Loss(left - ended, ordered - ended, came - at))
     return found
 
 
@@ -133,7 +133,7 @@ async def decided(orchestrator: AsyncOrchestrator, problems: int, in_flight: int
 
 
 async def counted(worker: Worker, ledger: Path, problems: int, in_flight: int) -> list[Loss]:
-    """Return what the losers of some votes on one engine cost."""
+    """Return the cost of the losers of some votes on one engine."""
     async with AsyncOrchestrator(workers=[worker], config=Config(journal="off")) as orchestrator:
         await decided(orchestrator, 8, 8)
         decisions = await decided(orchestrator, problems, in_flight)
@@ -168,9 +168,7 @@ def _row(name: str, in_flight: int, found: Sequence[Loss]) -> Row:
     late, travel = spread([each.late for each in found]), spread([each.travel for each in found])
     finishing = max(each.finishing for each in found)
     within = sum(each.late <= 1 for each in found) / len(found)
-    ours = (
-        f"{late} late, of which {travel} on the way ({1000 * spread([each.seconds for each in found]).median:.1f} ms)"
-    )
+    ours = f"{late} late, {travel} of them in transit ({1000 * spread([each.seconds for each in found]).median:.1f} ms)"
     says = f"{len(found)} losers; {within:.0%} at most 1 late"
     what = f"tokens late a loser, {name}, {in_flight} votes in flight"
     return Row(what, ours, says, f"{finishing} from arrival to end at most", "≤ 1 from arrival; ≤ 1 in all")

@@ -64,7 +64,7 @@ def _cells(rows: Rows) -> list[str]:
 
 
 def _pairs(rows: Rows) -> list[str]:
-    """Return what the adapter changes on the questions that were asked both ways."""
+    """Return the adapter's effect on the questions that were asked both ways."""
     lines: list[str] = []
     for base in ("examples", "short"):
         ways = {way: {row["id"]: row for row in rows if row["way"] == way} for way in (base, "adapter")}

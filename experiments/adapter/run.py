@@ -48,7 +48,7 @@ def _number(text: str) -> int:
 
 
 async def ask(orchestrator: AsyncOrchestrator, way: str, text: str) -> dict[str, Any]:
-    """Return what is kept of one answer."""
+    """Return the record of one answer."""
     model, template = WAYS[way]
     place = BfclEnvironment(text=text)
     how: Any = {"answer_from": "last-task", "rounds": 1, "repairs": 0, "joiner": {"max_tokens": 1},
@@ -102,7 +102,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def page(kept: Path) -> str:
-    """Return the page of rows: those in `kept`, or where there are none those beside this file."""
+    """Return the page of rows: those in `kept`, or, without any, those beside this file."""
     asked = {
         json.loads(text)["id"]: (text, want) for name in CATEGORIES for text, want in Bfcl.drawn(1000, 0, set=name)
     }

@@ -2,7 +2,7 @@
 
 Spawned threads against one line of reasoning, after Adaptive Parallel Reasoning (arXiv 2504.15466).
 
-Decides the conditions and what is plotted against what. The papers' own numbers stand in `theirs`, and nowhere else.
+Decides the conditions and what is plotted against what. The papers' own numbers are in `theirs`, and nowhere else.
 """
 
 from __future__ import annotations

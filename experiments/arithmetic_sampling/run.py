@@ -62,7 +62,7 @@ def _votes(texts: Sequence[str]) -> dict[tuple[int, str], list[Vote]]:
 
 
 def read(kept: Path) -> list[Drawn]:
-    """Return what is drawn; a last line that was cut off is left out."""
+    """Return the samples drawn so far; a last line that was cut off is left out."""
     lines = kept.read_text(encoding="utf-8").split("\n")[:-1] if kept.is_file() else []
     return [json.loads(line) for line in lines]
 
@@ -117,7 +117,7 @@ def _drawn(level: int, text: str, votes: Sequence[Vote], seed: int) -> list[Draw
 
 @dataclass(slots=True)
 class _Line:
-    """A sample under way: one code for all its tokens, or a new one for each."""
+    """A sample in flight: one code for all its tokens, or a new one for each."""
 
     code: ArithmeticCode | None
     rng: random.Random
@@ -164,9 +164,9 @@ def page_of(drawn: Sequence[Drawn], command: str) -> str:
         f"{len(whole)} sums and levels of the bundled model `arithmetic` (temperature 1; in plain torch with "
         f"the functions that sample in the engine, which tests hold to the engine's own distribution), {REPEATS} "
         "votes of each size with seeds of their own. *Spread*: standard deviation of the share of right samples over "
-        "the votes of one sum, of which independent samples have sqrt(p (1 - p) / n); mean over sums. *Distinct*: "
+        "the votes of one sum, for which independent samples have sqrt(p (1 - p) / n); mean over sums. *Distinct*: "
         "different answers in a vote. *Solved*: by the majority, the earliest of equals; *any*: at least one right. "
-        "Differences are paired by sum, 95 % intervals, sums drawn anew.", "",
+        "Differences are paired by sum, 95 % intervals, sums resampled.", "",
         "| samples | spread, independent | spread, codes | codes ÷ independent | distinct | any right | solved | "
         "change in any | change in solved |", "|---" * 9 + "|",
     ]  # fmt: skip

@@ -49,7 +49,7 @@ PLANNERS = {
 Move = tuple[str, str]
 """A tool and its one argument."""
 _FIRST: tuple[Move, ...] = (("look", "cat notes.txt"), ("shell", "ls"), ("query", "select * from items"))
-"""Moves that lead nowhere: a file that is not there, a tool that is not there, a table that is not there."""
+"""Moves that lead nowhere: a missing file, a missing tool, a missing table."""
 _NUMBER = 21
 """Of the first task of a second plan."""
 
@@ -76,7 +76,7 @@ def script(problems: Sequence[SqlProblem], planner: str) -> list[Reply]:
 
 
 def reply_to(replies: Sequence[Reply], prompt: str) -> str:
-    """Return what a script without `times` answers to a prompt, as the worker `scripted` does; else an empty text."""
+    """Return the reply of a script without `times` to a prompt, as the worker `scripted` does; else an empty text."""
     found = (each.text for each in replies if re.search(each.when or "", prompt, re.MULTILINE | re.DOTALL))
     return next(found, "")
 
@@ -122,7 +122,7 @@ def _asked(problem: SqlProblem) -> str:
 def _steps(problem: SqlProblem, number: int, search: bool) -> list[Reply]:
     """Return replies for planners that see each result: a wrong move, a look, a command that fails, the solution.
 
-    A search gives the wrong move up and tries another; without one the model goes on behind it.
+    A search gives the wrong move up and tries another; without one the model continues after it.
     """
     moves = [_FIRST[number % len(_FIRST)], _look(problem), _broken(problem.solution[0]), *problem.solution]
     texts = [
@@ -183,11 +183,11 @@ def page(rows: Mapping[str, Sequence[Solved]], command: str) -> str:
     lines = [
         "# Planners with tools on `bash-sql`", "",
         f"{count} generated problems, each worked on by {len(rows)} planners over a scripted model, graded by what has "
-        "become of files and tables. A problem's script is made of its known solution. Before it stand a move that "
-        "leads nowhere (a file, a tool or a table that is not there), a look, and a command with a fault. So the table "
-        "says that the planners get their model's commands carried out, each change once, and how many calls their way "
+        "become of files and tables. A problem's script is made of its known solution. Before it come a move that "
+        "leads nowhere (a missing file, tool or table), a look, and a command with a fault. So the table "
+        "shows that the planners carry out their model's commands, each change once, and how many calls their way "
         "of asking takes. It says nothing about any model. Calls are means of a problem with 95 % intervals, problems "
-        "drawn anew.", "", f"`{command}`", "",
+        "resampled.", "", f"`{command}`", "",
         "| planner | solved | model calls | tool calls | changes |", "|---" * 5 + "|",
     ]  # fmt: skip
     for planner, found in rows.items():

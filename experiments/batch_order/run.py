@@ -7,7 +7,7 @@
 The engine is vLLM on a CPU with the bundled model and a cache of 12,000 tokens. A file has 600 rows: ten instructions
 of 256 tokens, six documents of 256 tokens behind each, and on average ten questions of 40 tokens about each document,
 so 42,000 tokens of beginnings; up to 32 tokens of answer. A few documents have many questions and most have few, as
-words of a text are (Zipf). 64 rows are under way, as by default. The rows go through what `plait batch` runs: in the
+words of a text are (Zipf). 64 rows are in flight, as by default. The rows go through what `plait batch` runs: in the
 file's order, with `--order prefix`, in the file's order with the policy `trie-order`, which sees the 64 alone, and
 sorted by prefix with the documents first that have most to write for each token to read (BatchLLM, arXiv 2412.03594).
 Every round has a new file, and each way runs one with tokens of its own, in turn, on the same engine.
@@ -60,7 +60,7 @@ MOST_FIRST = "--order prefix, most to write first"
 
 
 @dataclass
-class Told:
+class Measurement:
     """What a file came to."""
 
     computed: int
@@ -100,7 +100,7 @@ def most_first(rows: Iterable[BatchRow]) -> list[BatchRow]:
     return [row for group in groups for row in group]
 
 
-async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], way: str) -> Told:
+async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], way: str) -> Measurement:
     """Run a file, which has these rows."""
     order, options = WAYS[way]
     stopper = Stopper(asyncio.get_running_loop())
@@ -118,7 +118,9 @@ async def play(orchestrator: AsyncOrchestrator, file: Path, lines: list[str], wa
     cpu, began = time.process_time(), time.perf_counter()
     rows = in_order(file, order, lambda number: True)
     await for_each(most_first(rows) if way == MOST_FIRST else rows, solve, UNDER_WAY, stopper)
-    return Told(computed, unique(lines), time.perf_counter() - began, time.process_time() - cpu, os.getloadavg()[0])
+    return Measurement(
+        computed, unique(lines), time.perf_counter() - began, time.process_time() - cpu, os.getloadavg()[0]
+    )
 
 
 async def measured(ways: Sequence[str], rounds: int, seconds: float, kept: Path) -> None:
@@ -137,29 +139,29 @@ async def measured(ways: Sequence[str], rounds: int, seconds: float, kept: Path)
                     await asyncio.to_thread(
                         file.write_text, "".join(json.dumps({"text": text}) + "\n" for text in lines)
                     )
-                    told = await play(orchestrator, file, lines, way)
+                    figures = await play(orchestrator, file, lines, way)
                     played[way] += 1
-                    add_row(kept, {"way": way, **asdict(told)})
+                    add_row(kept, {"way": way, **asdict(figures)})
                     sys.stderr.write(
-                        f"{way}: {told.ratio:.3f} computed, {told.rate:.1f} rows/s, {told.cpu:.1f} s CPU\n"
+                        f"{way}: {figures.ratio:.3f} computed, {figures.rate:.1f} rows/s, {figures.cpu:.1f} s CPU\n"
                     )
-                    return told.rate
+                    return figures.rate
 
                 made[way] = one
             await interleave(made, rounds, 0, seconds)
 
 
-def table(found: Mapping[str, Sequence[Told]]) -> str:
+def table(found: Mapping[str, Sequence[Measurement]]) -> str:
     """Return the table of a page."""
     base = found["--order file"]
     lines = [
         "| | computed ÷ unique | rows a second | ÷ the file's | CPU, ÷ the file's |",
         "|---|---|---|---|---|",
     ]
-    for way, told in found.items():
-        pairs = list(zip(told, base, strict=True))
+    for way, figures in found.items():
+        pairs = list(zip(figures, base, strict=True))
         gain, cpu = spread([a.rate / b.rate for a, b in pairs]), spread([a.cpu / b.cpu for a, b in pairs])
-        read, rate = spread([each.ratio for each in told]), spread([each.rate for each in told])
+        read, rate = spread([each.ratio for each in figures]), spread([each.rate for each in figures])
         lines.append(f"| `{way}` | {read} | {rate} | {gain} | {cpu} |")
     return "\n".join(lines)
 
@@ -174,17 +176,17 @@ all of them.
 The engine is vLLM on a CPU with the bundled model and a cache of {cache:,} tokens. A file has {rows} shuffled rows: ten
 instructions of 256 tokens, six documents of 256 tokens behind each, ten questions of 40 tokens about a document on
 average (a few documents have many, most have few), at most {answer} tokens of answer. The beginnings alone are 18,000
-tokens, 42,000 with the questions. {under_way} rows are under way, which is the default. {rounds}, a new file for each,
+tokens, 42,000 with the questions. {under_way} rows are in flight, which is the default. {rounds}, a new file for each,
 all ways in turn on the same engine. Median (lowest–highest); ratios are taken within a round. Threads that ran or
 waited for a core: {load:.0f} in the median.
 """
 
 
-def page_of(found: Mapping[str, Sequence[Told]], command: str, load: float) -> str:
+def page_of(found: Mapping[str, Sequence[Measurement]], command: str, load: float) -> str:
     """Return the page as Markdown."""
     rounds = pluralise(len(found["--order file"]), "round")
-    told = {"cache": CACHE, "rows": ROWS, "answer": ANSWER, "under_way": UNDER_WAY, "rounds": rounds}
-    return f"{TITLE.format(command=command, load=load, **told)}\n{table(found)}\n"
+    figures = {"cache": CACHE, "rows": ROWS, "answer": ANSWER, "under_way": UNDER_WAY, "rounds": rounds}
+    return f"{TITLE.format(command=command, load=load, **figures)}\n{table(found)}\n"
 
 
 def run(given: Given, ways: Sequence[str], rounds: int, seconds: float) -> str:
@@ -194,12 +196,12 @@ def run(given: Given, ways: Sequence[str], rounds: int, seconds: float) -> str:
         kept.unlink(missing_ok=True)
         asyncio.run(measured(ways, rounds, seconds, kept))
     found = given.rows(kept)
-    by_way: dict[str, list[Told]] = {}
+    by_way: dict[str, list[Measurement]] = {}
     for row in map(json.loads, found.lines):
-        by_way.setdefault(row.pop("way"), []).append(Told(**row))
+        by_way.setdefault(row.pop("way"), []).append(Measurement(**row))
     whole = min(map(len, by_way.values()))  # a round that was cut off is left out
-    by_way = {way: told[:whole] for way, told in by_way.items()}
-    load = statistics.median(told.load for all_ in by_way.values() for told in all_)
+    by_way = {way: figures[:whole] for way, figures in by_way.items()}
+    load = statistics.median(figures.load for all_ in by_way.values() for figures in all_)
     command = f"python -m experiments batch_order --rounds {len(by_way['--order file'])}"
     return given.write(page_of(by_way, command, load), found)
 

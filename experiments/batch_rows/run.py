@@ -3,11 +3,11 @@
 How many rows a second `plait batch --actors N` runs, and whether its memory grows.
 
     python -m experiments batch_rows                                       # 10⁵ rows, killed once at a third
-    python -m experiments batch_rows --rows 1000000 --seconds 500 --folder big  # in pieces: the same command goes on
+    python -m experiments batch_rows --rows 1000000 --seconds 500 --folder big  # in pieces: the same command resumes
 
 The worker is scripted, so this is the cost of reading, spreading, running and writing alone. Of every thousand rows
 one cannot be read and one fails. The command is killed (SIGKILL) when a third of the rows are there, and once more
-after `--seconds`, if that is given; the next one goes on from the rows that are there. Told at each twentieth: rows,
+after `--seconds`, if that is given; the next one resumes after the rows written. Reported at each twentieth: rows,
 rows a second since the one before, and the resident memory of the command and of the largest actor. In the end every
 row's outcome is looked at.
 """
@@ -60,7 +60,7 @@ def family(pid: int) -> dict[int, str]:
 
 def resident(pid: int) -> float:
     """Return the resident memory of a process in MiB, without what it shares with others (Ray's object store); 0 if it
-    is gone."""
+    has ended."""
     try:
         fields = [int(each) for each in Path(f"/proc/{pid}/statm").read_text().split()]
     except OSError:
@@ -69,7 +69,7 @@ def resident(pid: int) -> float:
 
 
 def count(log: Path) -> int:
-    """Return how many outcomes a log has."""
+    """Return the number of outcomes in a log."""
     if not log.exists():
         return 0
     with log.open("rb") as file:
@@ -77,28 +77,28 @@ def count(log: Path) -> int:
 
 
 def one(folder: Path, words: list[str], rows: int, until: int, seconds: float) -> int:
-    """Run the command until so many rows are there, or so many seconds are over; return its code, -9 if killed."""
+    """Run the command until a number of rows or of seconds is reached; return its exit code, -9 if killed."""
     log = folder / "out.jsonl.progress"
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     files = ["in.jsonl", "--out", "out.jsonl", "--script", "script.json"]
     command = [sys.executable, "-m", "plait", "batch", *files, *words]
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(command, cwd=folder, env=environment, stderr=said, stdout=said)
-    began, told, at = time.monotonic(), count(log), time.monotonic()
-    first = told
+    began, reported, at = time.monotonic(), count(log), time.monotonic()
+    first = reported
     while process.poll() is None:
         time.sleep(EVERY)
         there = count(log)
-        if there - told >= rows // 20 or (there - told and told == first):
+        if there - reported >= rows // 20 or (there - reported and reported == first):
             now = time.monotonic()
             actors = [pid for pid, said in family(process.pid).items() if "MapWorker" in said]
             largest = max((resident(each) for each in actors), default=0.0)
             print(
-                f"{there:>9} rows, {(there - told) / (now - at):7.0f}/s, command {resident(process.pid):.0f} MiB, "
+                f"{there:>9} rows, {(there - reported) / (now - at):7.0f}/s, command {resident(process.pid):.0f} MiB, "
                 f"largest of {len(actors)} actors {largest:.0f} MiB, load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
-            told, at = there, now
+            reported, at = there, now
         if until <= there < rows or time.monotonic() - began > seconds:
             process.send_signal(signal.SIGKILL)  # its cluster ends with it
             process.wait()
@@ -127,8 +127,10 @@ def main() -> None:
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--concurrency", type=int, default=64)
     parser.add_argument("--plain", action="store_true", help="one orchestrator, no Ray")
-    parser.add_argument("--folder", type=Path, help="keep the files here; the same command goes on with them")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end (killed) after so many")
+    parser.add_argument("--folder", type=Path, help="keep the files here; the same command resumes with them")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="kill the command after this number of seconds"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)

@@ -16,7 +16,7 @@ the clock.
 
 With `--fit "votes of 2"` the profile is fitted to those configurations too, which are then held out no longer.
 
-The work is done in pieces, of a minute or two each, that are kept in the folder: the same command goes on where it
+The work is done in pieces, of a minute or two each, that are kept in the folder: the same command resumes where it
 stopped. With each piece stands how much of a core the process had.
 """
 
@@ -73,7 +73,7 @@ ROUNDS = 4
 
 
 class Piece(NamedTuple):
-    """A round on an engine of so many slots."""
+    """A round on an engine with this number of slots."""
 
     round: int
     slots: int
@@ -109,7 +109,7 @@ def headed(plan: Plan, seed: int, puzzles: int) -> Plan:
 async def solve(
     orchestrator: AsyncOrchestrator, what: str, planner: Planner, headers: list[int], together: int, seed: int
 ) -> Runs:
-    """Run some puzzles, so many at a time."""
+    """Run some puzzles, a fixed number at a time."""
     gate, problems = asyncio.Semaphore(together), draw(len(headers), seed)
 
     async def one(number: int, header: int) -> str:

@@ -23,9 +23,9 @@ from plait.core.flow import Answerable, Context
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.planners._shared.functions import read_problem
-from plait.planners.search.code_search import CodeSearch, Searching
-from plait.planners.search.code_search.selection import Evidence, Rule, choose
+from plait_research.planners._functions import read_problem
+from plait_research.planners.code_search import CodeSearch, Searching
+from plait_research.planners.code_search.selection import Evidence, Rule, choose
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 
@@ -186,7 +186,7 @@ def page_of(rows: Sequence[Row], count: int, seed: int) -> str:
         f"A scripted proposer: a program is right with probability {RIGHT}, else a mutant (one or two changes) that "
         "passes "
         f"the public case and is wrong elsewhere. {count} small functions, {PUBLIC} public case, {TESTS} tests written "
-        "without seeing the programs, some of which want what a wrong program returns, and a test for each of three "
+        "without seeing the programs, and some want what a wrong program returns, and a test for each of three "
         "pairs of behaviours. Hidden inputs say what is right; no search sees them. 95 % intervals (Wilson; of "
         "`random`, which is a mean of shares, they are too wide). `random`: one of the programs that pass the public "
         "case. `mutual`: that which the mutual check of programs and tests trusts most. `three shared bugs`: "

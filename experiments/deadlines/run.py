@@ -8,7 +8,7 @@ is picked. Lengths are log-normal, and a hard question has long answers througho
 four engines of 16 slots at 1, 1, 1/2 and 1/4 of a speed. A run's deadline is a multiple of what its longest way takes
 alone on the quickest engine, with lengths as they are in the mean; then the run ends (`Budget(seconds=…)`).
 
-`oracle` is the policy `deadline` that is told the exact lengths beforehand: what it does better is what a better
+`oracle` is the policy `deadline` with the exact lengths known beforehand: what it does better is what a better
 estimate could gain. Settings of the policy were chosen with seed 1; medians of the seeds here, the same for all.
 """
 

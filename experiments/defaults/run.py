@@ -21,7 +21,7 @@ from typing import Any
 from plait import AsyncOrchestrator, Config
 from plait_bench.countdown import draw
 
-from .._tools.contenders import OURS, SEED, Told, column, each, measured, ours
+from .._tools.contenders import OURS, SEED, Measurement, column, each, measured, ours
 from .._tools.measure import Row, interleave
 from .._tools.rows import show
 from .._tools.server import Server, scripted, served
@@ -36,14 +36,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "policies=critical-path": {"policies": ("critical-path",)},
 }
 SPEEDS = {"two cores": ("--base=0.003", "--each=0.0002"), "GPU": ("--base=0.01", "--each=0.00002")}
-"""Seconds of a step of the engine, and more for each answer under way: a batch of 256 takes 4 and 1.5 times as long as
+"""Seconds of a step of the engine, and more for each answer in flight: a batch of 256 takes 4 and 1.5 times as long as
 one of 64."""
 
 
-async def sweep(server: Server, count: int, rounds: int, seconds: float) -> dict[str, dict[str, list[Told]]]:
-    """Return what each setting came to, by kind of work."""
+async def sweep(server: Server, count: int, rounds: int, seconds: float) -> dict[str, dict[str, list[Measurement]]]:
+    """Return the result of each setting, by kind of work."""
     problems = draw(count, SEED + 1)
-    found: dict[str, dict[str, list[Told]]] = {kind: {} for kind in OURS}
+    found: dict[str, dict[str, list[Measurement]]] = {kind: {} for kind in OURS}
     async with contextlib.AsyncExitStack() as stack:
         made: dict[str, Callable[[], Awaitable[float]]] = {}
         for setting, options in SETTINGS.items():
@@ -52,9 +52,9 @@ async def sweep(server: Server, count: int, rounds: int, seconds: float) -> dict
             for kind in OURS:
 
                 async def one(setting: str = setting, kind: str = kind, at: Any = orchestrator) -> float:
-                    told = found[kind].setdefault(setting, [])
-                    said = await measured(server, each(ours(at, kind)), problems, len(told) * count)
-                    told.append(said)
+                    measured_ = found[kind].setdefault(setting, [])
+                    said = await measured(server, each(ours(at, kind)), problems, len(measured_) * count)
+                    measured_.append(said)
                     sys.stderr.write(f"{kind}, {setting}: {said.rate:.2f} problems/s\n")
                     return said.rate
 
@@ -63,15 +63,15 @@ async def sweep(server: Server, count: int, rounds: int, seconds: float) -> dict
     return found
 
 
-def rows_of(where: str, found: dict[str, dict[str, list[Told]]]) -> list[Row]:
+def rows_of(where: str, found: dict[str, dict[str, list[Measurement]]]) -> list[Row]:
     """Return the table's rows."""
     rows: list[Row] = []
     for kind, settings in found.items():
         best = max(settings, key=lambda setting: column(settings[setting], "rate").median)
-        for setting, told in settings.items():
-            ratio = [a.rate / b.rate for a, b in zip(settings["defaults"], told, strict=True)]
-            tokens, late = (column(told, name).median for name in ("tokens", "late"))
-            said = f"{column(told, 'rate')} problems/s, {tokens:,.0f} tokens, {late:.1f} late"
+        for setting, measured_ in settings.items():
+            ratio = [a.rate / b.rate for a, b in zip(settings["defaults"], measured_, strict=True)]
+            tokens, late = (column(measured_, name).median for name in ("tokens", "late"))
+            said = f"{column(measured_, 'rate')} problems/s, {tokens:,.0f} tokens, {late:.1f} late"
             what = f"{where}, {kind}, {setting}{', the best' if setting == best else ''}"
             spread = f"{sorted(ratio)[len(ratio) // 2]:.2f} ({min(ratio):.2f}–{max(ratio):.2f})"
             rows.append(Row(what, said, "defaults ÷ this", spread, "≥ 0.9"))

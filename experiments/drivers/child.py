@@ -12,7 +12,7 @@ from plait.workers.scripted import Reply, Scripted
 
 
 async def main(store: str, runs: int) -> None:
-    """Do so many runs of four samples, 32 at a time."""
+    """Do a number of runs of four samples, 32 at a time."""
     config = Config(journal=store, pool="drivers")  # pyright: ignore[reportArgumentType]
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="fine")], slots=64)], config=config) as orchestrator:
         await orchestrator.run("first", planner="sample:n=4")

@@ -24,7 +24,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def counted(store: str, drivers: int, runs: int) -> dict[str, float]:
-    """Let so many drivers do so many runs each; return what each run cost."""
+    """Let some drivers do a number of runs each; return the cost of each run."""
     import psycopg
 
     with psycopg.connect(store, autocommit=True) as db:

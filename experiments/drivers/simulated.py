@@ -66,7 +66,7 @@ class Outcome:
 
 
 def simulated(drivers: int, engines: int, runs: int, way: Way, seed: int = 1) -> Outcome:
-    """Play so many runs."""
+    """Simulate a number of runs."""
     rng = Random(seed)
     headers = HEADERS_AN_ENGINE * engines
     weights = [1 / (rank + 1) for rank in range(headers)]

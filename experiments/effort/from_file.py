@@ -24,7 +24,7 @@ MILLION = 1_000_000
 
 
 def rows_of(samples: Iterable[RecordedSample]) -> list[RouteRow]:
-    """Return what each model came to on each question that all of them answered: its first sample with a verdict. What
+    """Return each model's result on each question that all of them answered: its first sample with a verdict. What
     it took are millionths of a dollar where every sample says its cost, else tokens."""
     first: dict[str, dict[str, RecordedSample]] = {}
     for sample in samples:

@@ -101,7 +101,7 @@ def _rows(keys: Sequence[str], records: Records, problems: Sequence[CountdownPro
     rows: list[RouteRow] = []
     for key, told in runs.items():
         planner = Plugin.of(TIERS[key.removesuffix("-large")][1])
-        if key.endswith("-large"):  # told apart by an option; a route in use names the model
+        if key.endswith("-large"):  # an option separates them; a route in use names the model
             planner = planner.model_copy(update={"options": {**planner.options, "model": "large"}})
         rows += [
             RouteRow(problem.text, planner, float(run["solved"]), float(run["total"]))

@@ -236,7 +236,7 @@ def page_of(rows: Mapping[str, Sequence[float]], command: str, count: int) -> st
         "# How much of an oracle's saving can be had from a puzzle's text", "", f"`{command}`", "",
         f"{count:,} four-number puzzles with the exact lengths of greedy search and of threads, as a model without "
         f"faults would write them. All figures are of the last quarter ({len(dear):,}), which nothing was fitted to; "
-        "95 % intervals, puzzles drawn anew. Wrong answers are noticed, no order loses one. Greedy runs have no noise: "
+        "95 % intervals, puzzles resampled. Wrong answers are noticed, no order loses one. Greedy runs have no noise: "
         "**the oracle is a function of the puzzle, but one that has to know which first step leads to the target**, "
         "which is to have solved it.", "",
         "| tier | solved | tokens |", "|---|---|---|",
@@ -250,7 +250,7 @@ def page_of(rows: Mapping[str, Sequence[float]], command: str, count: int) -> st
 
 
 def _of_the_oracle(dear: Sequence[float], spent: Sequence[float], oracle: Sequence[float]) -> Estimate:
-    """Return what is saved, divided by what the oracle saves; puzzles drawn anew."""
+    """Return the tokens saved, divided by those that the oracle saves; puzzles resampled."""
     a, b = np.asarray(dear) - np.asarray(spent), np.asarray(dear) - np.asarray(oracle)
     return saving(b - a, b)
 

@@ -163,7 +163,7 @@ def a_prompt(events: bool, header: int, count: int = 400) -> float:
 
 
 def parts() -> list[str]:
-    """Return what events and an idle processor cost, in lines."""
+    """Return lines with the cost of events and of an idle processor."""
     lines: list[str] = []
     for header in (256, 512, 2016):
         pairs = [(a_prompt(False, header), a_prompt(True, header)) for _ in range(5)]

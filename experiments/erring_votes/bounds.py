@@ -31,12 +31,12 @@ class Moment(NamedTuple):
     sure: int | None
     """The answer whose votes' log-odds are largest together."""
     tokens: int
-    """Generated so far, in samples under way as well."""
+    """Generated so far, also in samples still running."""
     serial: int
     counts: tuple[float, ...]
     """What the votes say."""
     odds: tuple[float, ...]
-    """What their log-probabilities say besides."""
+    """What their log-probabilities add."""
 
 
 def moments(drawn: Drawn, width: int) -> list[Moment]:

@@ -98,14 +98,14 @@ class _Recorded:
         """Tokens that a sample writes at a time; 0: all at once."""
 
     def outcome(self, job: Job, rng: Any) -> Result:
-        """Return what a step ends in."""
+        """Return a step's result."""
         kind, number, part = self._step(job)
         if kind == "draft":
             return _said(self._drawn["samples"][(number - 1) * ROUND + part - 1], 0, 0)
         sample = self._drawn["samples"][number - 1]
         if kind == "probe":
             trace, at = self._traces[number - 1], self._part * max(1, part) // EVERY - 1
-            # A sample that has ended is asked all the same by the planner `deepprune`, and nobody reads the answer.
+            # A sample that has ended is asked all the same by the planner `deepprune`, and no step reads the answer.
             said, sure = (trace["so_far"][at], trace["sure"][at]) if at < len(trace["so_far"]) else (None, 0.0)
             text = " <none>" if said is None else f" {said}"
             return Result(value=text, usage=Usage(prompt=8, completion=1), logprob=sure)
@@ -124,7 +124,7 @@ class _Recorded:
 
 
 def _said(sample: Sample, begin: int, most: int) -> Result:
-    """Return what a sample says from a token on, `most` tokens of it (0: all)."""
+    """Return a sample's text from a token on, at most `most` tokens (0: all)."""
     words = sample["text"].split()
     left = sample["tokens"] - begin
     cut = bool(most) and left > most
@@ -152,7 +152,7 @@ def replay_all(
     processes: int = 1,
     kept: Path | None = None,
 ) -> dict[Setting, Rows]:
-    """Return what every setting comes to on every sum.
+    """Return the result of every setting on every sum.
 
     `kept` is a file where rows are kept under setting, samples and the files of the plugins; it knows nothing of the
     machine's own, so throw it away when that has changed.

@@ -62,7 +62,7 @@ def choose(
 
 
 def run(given: Given) -> str:
-    """Draw what is missing, replay it, write the page and return it; empty if there is none. Traces and replays are
+    """Draw what is missing, replay it, write the page and return it; empty if nothing is stored. Traces and replays are
     kept beside the samples while it runs; samples and what each setting came to on them are the page's rows."""
     config, kept = given.common.load(), given.records / "erring_votes.jsonl"
     if not given.report:
@@ -105,7 +105,7 @@ def _under_new_names(spec: str) -> str:
 
 
 def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
-    """Return what `packed` was given, without the texts and signals of samples."""
+    """Return the input of `packed` without the texts and signals of samples."""
     drawn: list[Drawn] = []
     outcomes: dict[Setting, Rows] = {}
     for row in map(json.loads, lines):
@@ -139,7 +139,7 @@ def page_of(drawn: Sequence[Drawn], outcomes: Mapping[Setting, Rows], command: s
         f"{SAMPLES} samples (temperature 1) of each of {count} held-out sums by the bundled model `arithmetic` at four "
         "levels of skill, drawn once on the engine; every rule then ran over the same samples through the machine. "
         "Settings were chosen on one half of the sums of a level (the cheapest that costs at most a point, else the "
-        "most accurate) and measured on the other, both ways round. Intervals: 95 %, sums drawn anew. *In sequence*: "
+        "most accurate) and measured on the other, both ways round. Intervals: 95 %, sums resampled. *In sequence*: "
         f"tokens that are waited for, one after another; {WAVES} branches are in flight where a rule stops the vote. "
         "It says how rules weigh wrong answers, and nothing about large models, whose answers are longer and err in "
         "other ways.", "",
@@ -195,7 +195,7 @@ def _measured(
     full: Rows,
     by_level: Mapping[int, Places],
 ) -> dict[int, Rows]:
-    """Return what the setting that was chosen on one half of a level's sums comes to on the other, both ways round."""
+    """Return the result on one half of a level's sums of the setting chosen on the other half, for both halves."""
     parts: dict[int, Rows] = {}
     for level, at in by_level.items():
         rows = np.zeros((len(full), 3))

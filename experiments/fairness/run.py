@@ -24,7 +24,7 @@ def _client() -> AsyncOrchestrator:
 
 
 async def _ours(branches: int, **options: object) -> float:
-    """Return the seconds that a run of one step takes, begun while a run of so many branches is under way."""
+    """Return the seconds that a run of one step takes, begun while a run of `n` branches is active."""
     async with _client() as plait:
         await plait.run("warm")
         large = await plait.submit("2 + 2?", planner="sample", n=branches) if branches else None

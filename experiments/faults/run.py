@@ -6,7 +6,7 @@ Forty puzzles by threads (greedy, no early stop), 32 in flight on two engines, a
 engine killed (SIGKILL) at a random moment, ten times; then on a local cluster of two nodes with one of the nodes
 killed. Every engine writes what it has sampled to a file between its steps, so that a dead one's count may lack those
 of its last two. Repeated: tokens sampled and in no answer ÷ those of the undisturbed run, whose length alone says
-little: a step that goes on in another batch may round otherwise and take another way.
+little: a step that continues in another batch may round otherwise and take another way.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ async def solve(orchestrator: AsyncOrchestrator, seed: int) -> list[Any]:
 
 
 async def trial(orchestrator: AsyncOrchestrator, workers: list[RayWorker], ledger: Path, seed: int) -> dict[str, Any]:
-    """Run undisturbed, then with an engine killed; return what differed."""
+    """Run undisturbed, then with an engine killed; return the differences."""
     rng = random.Random(seed)
     before, began = sampled(ledger), time.perf_counter()
     reference = await solve(orchestrator, seed)
@@ -114,7 +114,7 @@ async def trial(orchestrator: AsyncOrchestrator, workers: list[RayWorker], ledge
 
 
 def compared(reference: list[Any], answers: list[Any], whole: int, disturbed: int) -> dict[str, Any]:
-    """Return how many answers are the same, how many steps had to go on elsewhere, and what was sampled twice; `whole`
+    """Return the number of equal answers, of steps resumed elsewhere, and of tokens sampled twice; `whole`
     and `disturbed` are the tokens sampled without and with a death."""
     assert whole == sum(each[3] for each in reference), "without a death everything sampled is in an answer"
     same = sum(a[:2] == b[:2] for a, b in zip(reference, answers, strict=True))
@@ -190,7 +190,7 @@ async def _node_trial(other: Any, ledger: Path, seed: int) -> dict[str, Any]:
 
 
 async def node_trial(orchestrator: AsyncOrchestrator, other: Any, ledger: Path, seed: int) -> dict[str, Any]:
-    """Run undisturbed, then with the node `other` killed; return what differed."""
+    """Run undisturbed, then with the node `other` killed; return the differences."""
     before, began = sampled(ledger), time.perf_counter()
     reference = await solve(orchestrator, seed)
     seconds = time.perf_counter() - began

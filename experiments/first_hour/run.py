@@ -28,7 +28,7 @@ ROUNDS = ("before", "after")
 
 @dataclass(frozen=True, slots=True)
 class HourTask:
-    """What a person is told, the files that stand there, and how the end is checked."""
+    """The task's text, its files, and the check of the end."""
 
     name: str
     asks: str
@@ -72,12 +72,12 @@ def tasks() -> dict[str, HourTask]:
 
 
 def page() -> Iterator[str]:
-    """Return the lines of the table: a row for each task, with the wrong turns of each round and what was mended."""
+    """Return the lines of the table: a row for each task, with the wrong turns of each round and the fix."""
     turns: dict[tuple[str, str], dict[str, Any]] = {}
     for line in (HERE / "data" / "turns.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         turns[row["task"], row["round"]] = row
-    yield "| task | asks | before | after | what went wrong, and what was mended |"
+    yield "| task | asks | before | after | what went wrong, and the fix |"
     yield "|---|---|---|---|---|"
     for name, task in tasks().items():
         told = [turns.get((name, which), {}) for which in ROUNDS]

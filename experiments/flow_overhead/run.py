@@ -25,7 +25,7 @@ CHAIN, FAN, ROUNDS = 200, 1_000, 25
 
 
 def chain() -> Plan:
-    """Return a chain of calls, each of which continues the one before."""
+    """Return a chain of calls; each continues the one before."""
     steps = [Step(name="c0", op=ModelCall(prompt="go", chat=True, sampling=Sampling(max_tokens=8)))]
     for i in range(1, CHAIN):
         steps.append(Step(name=f"c{i}", op=ModelCall(prompt="on", after=f"c{i - 1}", sampling=Sampling(max_tokens=8))))

@@ -49,7 +49,7 @@ POLICIES = ("affinity", "least-loaded")
 
 
 @dataclass
-class Told:
+class Measurement:
     """What a round came to."""
 
     computed: int
@@ -121,7 +121,7 @@ class Engines:
         """Return the seconds of CPU that the engines' processes have used."""
         return sum(sum(each.cpu_times()[:2]) for each in self._processes)
 
-    async def play(self, waves: list[list[Plan]], texts: list[str], policy: str) -> Told:
+    async def play(self, waves: list[list[Plan]], texts: list[str], policy: str) -> Measurement:
         """Run the plans of each wave at once, one wave after another; `texts`: all their prompts."""
         cpu, began = self.cpu(), time.perf_counter()
         computed = generated = 0
@@ -133,9 +133,9 @@ class Engines:
                 generated += answer.usage.completion
         seconds = time.perf_counter() - began
         thinks = sum(step.op.kind == "think" for plans in waves for plan in plans for step in plan.steps)
-        return Told(computed, unique(texts), generated, seconds, self.cpu() - cpu, thinks)
+        return Measurement(computed, unique(texts), generated, seconds, self.cpu() - cpu, thinks)
 
-    async def case(self, name: str, policy: str, number: int) -> Told:
+    async def case(self, name: str, policy: str, number: int) -> Measurement:
         """Play a round of a case, with headers of its own: the second policy would find those of the first cached."""
         headers, rng = CASES[name], random.Random(f"{name}, {policy}, {number}")
         if name != "turns":
@@ -160,9 +160,9 @@ def _said(process: psutil.Process) -> str:
 
 async def measured(
     names: list[str], policies: list[str], rounds: int, seconds: float, events: bool = False
-) -> dict[str, dict[str, list[Told]]]:
-    """Return what each case came to with each policy. `events`: the engines tell what their caches hold."""
-    found: dict[str, dict[str, list[Told]]] = {name: {policy: [] for policy in policies} for name in names}
+) -> dict[str, dict[str, list[Measurement]]]:
+    """Return the result of each case with each policy. `events`: the engines tell what their caches hold."""
+    found: dict[str, dict[str, list[Measurement]]] = {name: {policy: [] for policy in policies} for name in names}
     with widened() as model:
         options: dict[str, Any] = {
             "model": str(model), "slots": SLOTS, "block_size": BLOCK, "threads": 1,
@@ -192,7 +192,7 @@ async def measured(
     return found
 
 
-def table(found: dict[str, dict[str, list[Told]]]) -> str:
+def table(found: dict[str, dict[str, list[Measurement]]]) -> str:
     """Return the table of a page. The ratios are those to the last policy, round by round."""
     lines = [
         "| load | policy | computed ÷ unique | tokens/s | ÷ the last policy's | CPU a request | ÷ the last policy's |",

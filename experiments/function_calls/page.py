@@ -24,7 +24,7 @@ TITLES = {
     "plan": "`llmcompiler`, a grammar of plans",
     "pieces": "`decompose`, one guided call a piece",
     "samples": "five guided lists, a vote on each call",
-    "told": "guided, the number of calls told",
+    "told": "guided, with the number of calls",
     "free-first": "words alone, question before the functions",
     "guided-first": "guided, question before the functions",
     "pieces-first": "`decompose`, question before the functions",
@@ -110,8 +110,8 @@ def _right(found: Sequence[tuple[Mapping[str, Any], Calls]], asked: Mapping[str,
 
 
 def _beside(rows: Rows, asked: Mapping[str, tuple[str, Any]]) -> tuple[int, int, int, float, str]:
-    """Return how many questions of several calls plans and lists have right, of how many, how likely a difference as
-    large is by chance (McNemar, 1947, exact), and the difference with its interval."""
+    """Return the number of questions of several calls that plans and lists have right, the total, how likely a
+    difference this large is by chance (McNemar, 1947, exact), and the difference with its interval."""
     right: dict[str, dict[str, bool]] = {"plan": {}, "guided": {}}
     for row in rows:
         if row["way"] in right and row["category"] != "simple_python":
@@ -145,7 +145,7 @@ def _left(rows: Rows, categories: Sequence[str]) -> str:
     return (
         f"For {AIMED} of each category in every way {todo:,.0f} tokens more have to be generated: at {PACE} a second "
         f"of CPU ([throughput](../throughput/README.md)) {todo / PACE / 60:.0f} minutes of a core that does nothing "
-        "else, without the reading of prompts. The command goes on where it stopped."
+        "else, without the reading of prompts. The command resumes where it stopped."
     )
 
 
@@ -163,7 +163,7 @@ def _words(rows: Rows, asked: Mapping[str, tuple[str, Any]], scored: Rows, categ
         "Aimed at were all answers well formed, 60 % right on `simple_python`, 20 % on `parallel` and 30 % on "
         f"`parallel_multiple`, at 200 questions each. None of it was reached, and {least} to {most} questions of each "
         "were asked in the main ways: on a machine that was shared by many, one took about a minute. Why it is missed "
-        "stands in the last table: with one call to make, most wrong answers have a value that is not the question's "
+        "is in the last table: with one call to make, most wrong answers have a value that is not the question's "
         "(a number copied wrongly, a word of the model's own), some lack an argument that the leaderboard wants though "
         "the function does not; with several, the model stops after the first ones or repeats them. "
         "The weights know the form and the function, and not how many. "
@@ -201,7 +201,7 @@ def _head(rows: Rows) -> list[str]:
         "Leaderboard, drawn by seed 11 from those behind the first 60 of each, on which prompts were tried. The first "
         "12 of each were looked at before the order of the prompt was settled. Whole numbers were bounded to 16 digits "
         "after one of 150 had been seen among the reported questions; the answers that had such a number or more than "
-        "24 blanks in a row, which engines no longer let through, were asked for anew. A part of one busy core (load "
+        "24 blanks in a row, which engines no longer let through, were requested again. A part of one busy core (load "
         f"{loads[len(loads) // 2]:.0f} in the median) allowed no more.",
         "",
         "`python -m experiments function_calls --problems 200`  ",

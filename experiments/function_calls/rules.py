@@ -78,7 +78,7 @@ MISTAKES = (
 
 
 def mistake(calls: Calls, right: Sequence[Mapping[str, Mapping[str, Sequence[Any]]]]) -> str:
-    """Return what is wrong with calls that the checker does not take. `right`: as the leaderboard has them, the values
+    """Return the faults of calls that the checker rejects. `right`: as the leaderboard has them, the values
     that each argument may have; one with `""` among them may be left out."""
     if not calls:
         return MISTAKES[0]

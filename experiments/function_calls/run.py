@@ -82,7 +82,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def page(kept: Path) -> str:
-    """Return the page of rows: those in `kept`, or where there are none those beside this file."""
+    """Return the page of rows: those in `kept`, or, without any, those beside this file."""
     drawn = [pair for each in CATEGORIES for pair in Bfcl.drawn(1000, SEED, set=each)]
     asked = {json.loads(text)["id"]: (text, want) for text, want in drawn}
     rows = read(kept if kept.is_file() else DATA / "rows.jsonl")

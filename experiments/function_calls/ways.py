@@ -1,4 +1,4 @@
-"""How a question of the leaderboard is put to the model: each way, and the texts that come of it."""
+"""How a question of the leaderboard is sent to the model: each way, and the texts that come of it."""
 
 from __future__ import annotations
 

@@ -180,4 +180,4 @@ def lm_eval_math() -> Callable[[str, str], bool] | None:
 
 
 OTHERS: dict[str, Callable[[int, int], Rows]] = {"Reasoning Gym": reasoning_gym, "BFCL": bfcl, "lm-eval": gsm8k}
-"""By harness: rows of about so many answers, drawn by a seed."""
+"""By harness: rows of about this number of answers, drawn by a seed."""

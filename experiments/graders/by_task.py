@@ -17,7 +17,7 @@ from plait_bench.tasks.sums import Sums
 __all__ = ["TASKS"]
 
 Graded = tuple[int, int, int]
-"""Answers, those on which the task says what is true, wrong ones that it verified."""
+"""Answers, those that the task graded correctly, wrong ones that it verified."""
 
 
 def _counted(said: list[tuple[bool, bool]]) -> Graded:
@@ -45,7 +45,7 @@ def _numbers(task: type[Task], draw: Callable[[Random], str], count: int, seed: 
 
 
 def _worth(text: str) -> int:
-    """Return what a sum of whole numbers comes to: its own digits, signs and brackets, and nothing else."""
+    """Return the value of a sum of whole numbers: its own digits, signs and brackets, and nothing else."""
     assert re.fullmatch(r"[\d\s+*()-]+", text)
     return eval(text)  # noqa: S307
 
@@ -128,4 +128,4 @@ TASKS: dict[str, Callable[[int, int], Graded]] = {
     "countdown": _countdown,
     "code (values returned)": _programs,
 }
-"""By name: grades so many answers, drawn by a seed."""
+"""By name: grades this number of answers, drawn by a seed."""

@@ -149,7 +149,7 @@ def integer(random: Random) -> Fraction:
 
 
 def percents(random: Random, equal: bool) -> tuple[str, str]:
-    """Percentages; of whether 50 % is 0.5 nothing is said."""
+    """Percentages; whether 50 % is 0.5 is left open."""
     number = finite(random)
     other = number if equal else near(number, random)
     while not _can(decimal, other):

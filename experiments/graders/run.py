@@ -39,12 +39,12 @@ FOR = {
 _SHOWN = 12
 """Disagreements that are kept of a kind and a grader."""
 ABOUT = (
-    "A share is that of pairs on which a grader says what is true. Half of the pairs are equal by their making, "
+    "A share is that of pairs on which a grader is right. Half of the pairs are equal by their making, "
     "two ways to write one value; the others differ, near misses first. A mode that is not for a kind of answer "
     "takes equal ones for different, which costs recall and verifies nothing wrong. math-verify, which may take "
     "a tenth of a second for a pair, grades the first 300 of each kind. lm-eval's equality of MATH answers, one of "
-    "texts, is asked about each pair as it stands, without its extraction. In brackets: 95 % intervals (Wilson).\n\n"
-    "The modes were mended with what these pairs found: before, percentages agreed in 54 %, choices in 89 %, "
+    "texts, grades each pair as it is, without its extraction. In brackets: 95 % intervals (Wilson).\n\n"
+    "The modes were fixed with what these pairs found: before, percentages agreed in 54 %, choices in 89 %, "
     "JSON values in 54 %, fractions in 96 %, and of whole texts in 82 %, with 195 of 1,000 wrong ones verified "
     "(an answer stated behind a box that was given up). So read the first table as that of a regression test, "
     "and the last as what the modes do on data that others made. There math-verify finds twice as many equal "

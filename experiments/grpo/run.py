@@ -42,7 +42,7 @@ WINDOW = 5
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what is in a folder of `training.grpo`: rows of held-out problems and curves, by arm and seed. Of each
+    """Return the content of a folder of `training.grpo`: rows of held-out problems and curves, by arm and seed. Of each
     seed the last leg that all contenders have played, as far as all of them have."""
     runs: dict[str, dict[str, Any]] = {}
     for seed, steps in sorted(_legs(folder)):
@@ -111,7 +111,7 @@ def write(folder: Path, out: Path) -> Path:
                 [_line("start", [start], []), *(_line(arm, [run["rows"] for run in of.values()], list(of.values()))
                                                 for arm, of in played.items() if of)],
                 "Five numbers, eight threads a round, two rounds. CPU: of rollouts and updates, mean over seeds; "
-                "intervals of several seeds take each seed's problems as drawn anew.",
+                "intervals of several seeds take each seed's problems as resampled.",
             ),
             Table(
                 "GRPO, credit by thread, less the others",
@@ -174,7 +174,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
     if len(both) > 1:
         n = min(map(len, each))
         means = [statistics.fmean(values) for values in zip(*(row[:n] for row in each), strict=True)]
-        # Seeds differ more than problems do where training decides: the wider of both intervals is told.
+        # Seeds differ more than problems do where training decides: the wider of both intervals is reported.
         within = statistics.stdev(means) / math.sqrt(n)
         between = statistics.stdev([statistics.fmean(row) for row in each]) / math.sqrt(len(each))
         middle = statistics.fmean(means)
@@ -184,7 +184,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
 
 
 T95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
-"""Quantiles of Student's t for the mean of so many seeds."""
+"""Quantiles of Student's t for the mean over this number of seeds."""
 
 
 def claims(pairs: Mapping[str, Any], played: Mapping[str, Any], start: Sequence[Mapping[str, Any]]) -> list[str]:

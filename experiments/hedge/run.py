@@ -5,7 +5,7 @@ One slow engine of several, for real: how long votes take with the policy `hedge
 Puzzles come one after another (Poisson arrivals, the same moments for both) and are voted on by 8 samples each. One of
 the engine actors gets a quarter of its time: its process is stopped and continued (SIGSTOP, SIGCONT) five times a
 second. With and without `hedge` in turn, round by round; the percentiles are of all rounds' runs together, the spread
-that of the rounds. Beside the time: tokens sampled for nobody, and all tokens sampled against those without hedging.
+that of the rounds. Beside the time: unused tokens, and all tokens sampled against those without hedging.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Found:
     seconds: list[list[float]] = field(default_factory=list)
     """Of each run, from its arrival to its answer."""
     cancelled: int = 0
-    """Tokens sampled for nobody."""
+    """Unused tokens."""
     sampled: int = 0
     """All tokens that the engines sampled."""
     hedged: int = 0
@@ -167,7 +167,7 @@ async def run() -> list[Row]:
 
 
 async def _in_turn(orchestrator: AsyncOrchestrator, workers: list[RayWorker], place: str) -> tuple[Found, Found]:
-    """Return what it came to without `hedge` and with it."""
+    """Return the results without `hedge` and with it."""
     off, on = Found(), Found()
     for number in range(ROUNDS):
         both = [([place], off), ([place, "hedge"], on)]
@@ -195,6 +195,6 @@ def _rows(place: str, both: tuple[Found, Found]) -> list[Row]:
         )
         for name, share in (("median", 0.5), ("p99", 0.99))
     ]
-    ours = f"{on.hedged} steps hedged, {on.cancelled / on.sampled:.1%} of tokens for nobody; {on.sampled:,} sampled"
+    ours = f"{on.hedged} steps hedged, {on.cancelled / on.sampled:.1%} of tokens unused; {on.sampled:,} sampled"
     rows.append(Row(f"tokens, {runs}", ours, f"{off.sampled:,} sampled", f"{on.sampled / off.sampled:.3f}"))
     return rows

@@ -2,7 +2,7 @@
 
 SmolLM2-135M-Instruct writes programs for problems of HumanEval; `code-search` chooses by the docstring's examples and
 by tests that the model writes. Every program is graded by the hidden tests. What was written is kept, so that a run
-that is stopped goes on.
+that is stopped resumes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, cast
 from zlib import crc32
 
 from plait.core.flow import Answerable, Context
-from plait.planners.search.code_search import CodeSearch, Searching
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 from plait.runtime.client.models import folder_of
 from plait.workers.tools.sandbox import Sandbox
 from plait_bench.environments.humaneval import HumanEvalEnvironment
 from plait_bench.tasks.humaneval import HumanEval
+from plait_research.planners.code_search import CodeSearch, Searching
 
 from .._tools.statistics import difference, mean, smallest_difference
 
@@ -49,7 +49,7 @@ WRITTEN: dict[str, list[tuple[str, int, int]]] = {}
 
 
 async def ask(problems: int, n: int, tokens: int, draws: int, together: int) -> None:
-    """Ask for the problems that are not there yet, `together` at a time; each row is written when it is there."""
+    """Run the problems that have no row yet, `together` at a time; each row is written when its run ends."""
     KEPT.parent.mkdir(exist_ok=True)
     done = {(row["text"], row["draw"]) for row in _rows()}
     prompt: Any = {"max_tokens": tokens}
@@ -69,7 +69,7 @@ async def ask(problems: int, n: int, tokens: int, draws: int, together: int) -> 
 
 
 async def _asked(orchestrator: AsyncOrchestrator, planner: Watched, text: str, want: Any, draw: int) -> dict[str, Any]:
-    """Return what came of one problem."""
+    """Return the result of one problem."""
     seed = crc32(f"{draw} {text}".encode())  # one for all would make a draw lucky or not for many problems at once
     answer = await orchestrator.run(text, task="humaneval", planner=planner, seed=seed)
     place = HumanEvalEnvironment(text=text, sandbox="process")
@@ -107,7 +107,7 @@ docstring and by tests that the model writes. Means over the draws of a problem;
 
 Selected in each draw: {each}.
 
-**What so many problems can show**: from 3 % right, one draw of {problems} problems shows a difference of {least:.0f}
+**What {problems} problems can show**: from 3 % right, one draw shows a difference of {least:.0f}
 points or more in four cases of five (McNemar's test at 5 %, answers independent).
 
 Few are right, as is to be expected of a model of this size. What a model that knows gains from the search is a test

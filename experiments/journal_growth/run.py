@@ -65,7 +65,7 @@ def think(name: str, after: str | None = None, stream: bool = True, tokens: int 
 
 
 def shapes() -> dict[str, Plan]:
-    """Return what is measured."""
+    """Return the measurements."""
     vote = tuple(think(f"s{i}", tokens=500, prompt="a question of some length " * 20) for i in range(16))
     chain = (think("c0"), *(think(f"c{i}", after=f"c{i - 1}") for i in range(1, 8)))
     spawn = (think("p", tokens=1000), *(think(f"k{i}", after="p", tokens=200) for i in range(16)))

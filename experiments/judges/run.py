@@ -4,7 +4,7 @@ How well a judge tells from the beginnings of two samples whether both come to t
 
 16 samples of serial search on each of 60 held-out puzzles by the bundled model (T=1); pairs of samples of one puzzle
 that both have an answer and had not said it at that point. Judges see the first k steps. 0.5 is chance. The embedding
-by the bundled model (mean last hidden states, as the tool `embed` makes them) stands for an embedding model, which it
+by the bundled model (mean last hidden states, as the tool `embed` makes them) replaces an embedding model, which it
 was not trained to be; no sentence-embedding model comes with this project.
 """
 
@@ -51,7 +51,7 @@ async def record(problems: int = PROBLEMS, samples: int = SAMPLES) -> list[Puzzl
 
 
 def beginning(task: Task, text: str, steps: int) -> str | None:
-    """Return a text up to the end of its step number `steps`; `None` if it has not so many before its answer."""
+    """Return a text up to the end of its step number `steps`; `None` if it has fewer steps before its answer."""
     ends = range(len(text) + 1)
     at = bisect_left(ends, steps, key=lambda end: len(task.steps(text[:end])))
     begun = text[:at]
@@ -110,7 +110,7 @@ def judges(steps: int, embed: Any) -> dict[str, Callable[[Pair], float]]:
 
 
 def table(puzzles: Sequence[Puzzle]) -> list[Row]:
-    """Return the AUROC of each judge after so many steps."""
+    """Return the AUROC of each judge after this number of steps."""
     auroc: Any = importlib.import_module("plait.policies._similarity").auroc
     embedder: Any = importlib.import_module("plait.workers.tools.embed").embedder
     embed = embedder(str(MODEL)).fn

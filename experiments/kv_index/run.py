@@ -50,14 +50,14 @@ def play(events: bool, past: float, seed: int) -> Found:
     order, number = EventReader(blocks), 0
     index.limit("engine", cache.tokens, BLOCK)
     if events:
-        index.told("engine", (), cleared=True)
+        index.record_report("engine", (), cleared=True)
     under_way: deque[tuple[int, Any, list[int], int, int, bool]] = deque()
     for attempt in range(1, REQUESTS + 1):
         ids = rng.choices(headers, weights)[0] + [rng.randrange(5000) for _ in range(OWN)]
         content = b"".join(each.to_bytes(4, "little") for each in ids)
         ours, had = rng.random() >= past, 0
         if ours:
-            had = index.sent("engine", "model", content, attempt)
+            had = index.record_sent("engine", "model", content, attempt)
         request, cached = cache.begin(ids)
         if ours:
             predicted = min(had // 4 // BLOCK * BLOCK, (len(ids) - 1) // BLOCK * BLOCK)
@@ -68,7 +68,7 @@ def play(events: bool, past: float, seed: int) -> Found:
             done, request, ids, had, cached, ours = under_way.popleft()
             cache.end(request, [rng.randrange(5000) for _ in range(ANSWER)])
             if ours:
-                index.measured("engine", done, 4.0)
+                index.set_scale("engine", done, 4.0)
                 index.ended("engine", 4 * len(ids), had, len(ids), cached, ANSWER)
         else:
             done, ours = 0, False
@@ -78,7 +78,7 @@ def play(events: bool, past: float, seed: int) -> Found:
         if done and ours:
             blocks.ended(done, ids)
         if events and (news := blocks.news()) is not None:
-            index.told("engine", news.held, news.cleared)
+            index.record_report("engine", news.held, news.cleared)
     return found
 
 

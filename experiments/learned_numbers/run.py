@@ -2,7 +2,7 @@
 
 Journals for `plait learn numbers`: puzzles with sixteen whole answers at each temperature, in plain torch.
 
-    python -m experiments learned_numbers --puzzles 500 --folder journals   # goes on where it was
+    python -m experiments learned_numbers --puzzles 500 --folder journals   # resumes where it stopped
 
     python -m experiments learned_numbers --puzzles 300 --seed 6 --folder other-journals
     python -m experiments learned_numbers --folder journals --check other-journals   # learns, and writes the page
@@ -50,14 +50,14 @@ def there(folder: Path) -> set[tuple[str, float]]:
         for event in Journal(path).events():
             if event.kind == "submitted" and event.run in ended:
                 heat = Sample(**event.request.planner.options).answer.temperature
-                # A run that leaves the temperature to the model is none of these.
+                # A run that leaves the temperature to the model is not among these.
                 if heat is not None:
                     found.add((event.request.text, heat))
     return found
 
 
 async def draw(puzzles: int, seed: int, folder: Path, at_once: int = 16) -> int:
-    """Run what has not been run; return how many runs that were."""
+    """Run what has not been run; return the number of these runs."""
     done = there(folder)
     todo = [(text, heat) for text in problems(puzzles, seed) for heat in TEMPERATURES if (text, heat) not in done]
     gate = asyncio.Semaphore(at_once)
@@ -107,7 +107,7 @@ def learned(folder: Path, other: Path) -> Iterator[dict[str, Any]]:
 
 def page_of(rows: Sequence[dict[str, Any]], puzzles: str) -> str:
     """Return the page as Markdown."""
-    told, *sides = rows
+    best, *sides = rows
     lines = [
         "# Width, temperature and stop rule from journals", "",
         "Can a width, a temperature and a stop rule be found in journals, without a model?", "",
@@ -119,8 +119,8 @@ def page_of(rows: Sequence[dict[str, Any]], puzzles: str) -> str:
         "policy: none "
         "(in force), `waves:n=4`, `waves:n=1`. `--check` measures the same on other puzzles.",
         "",
-        f"{told['questions']} puzzles, {told['tried']} candidates, {told['replays']} replays. The best on the other "
-        f"half: `{json.dumps(told['best'])}`; {told['outcome']}.", "",
+        f"{best['questions']} puzzles, {best['tried']} candidates, {best['replays']} replays. The best on the other "
+        f"half: `{json.dumps(best['best'])}`; {best['outcome']}.", "",
         "| on | values | puzzles | right | tokens | worth |", "|---" * 6 + "|",
     ]  # fmt: skip
     by = {(row["side"], row["values"]): np.array(row["runs"]) for row in sides}
@@ -134,7 +134,7 @@ def page_of(rows: Sequence[dict[str, Any]], puzzles: str) -> str:
         gained, spent = difference(new[:, 0], old[:, 0]).points(), difference(new[:, 1], old[:, 1]).value
         cells = (side, "learned − in force, paired", str(len(old)), gained, f"{spent:+.0f}", _worth(more))
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "95 % intervals, puzzles drawn anew.", ""])
+    return "\n".join([*lines, "", "95 % intervals, puzzles resampled.", ""])
 
 
 def _worth(value: Estimate) -> str:

@@ -58,7 +58,7 @@ def _alone(row: Mapping[str, Any]) -> list[str]:
 
 _WORDS = [
     "The families were chosen by 20 questions each out of 25 with the message of before: `isomorphic_strings` and "
-    "`ransom_note` had 10 and 9 right, 22 of the others none or one. `syllogism` was taken besides, since there the "
+    "`ransom_note` had 10 and 9 right, 22 of the others none or one. `syllogism` was added, since there the "
     "model answers with sentences where one word is wanted. In the two that ask for `True` or `False` it nearly always "
     "says `True` before; GEPA's message for `ransom_note` turns that into `False`, which is as good. For `syllogism` "
     "its message holds examples of the form, and the answers become one word: 152 of 208 that want `Yes` are right "

@@ -46,7 +46,7 @@ MADE_UP = "Write an instruction of one to four sentences for an assistant that {
 
 @dataclass(frozen=True)
 class Questions:
-    """A task, how it is asked, and what a model that makes up prompts is told of it."""
+    """A task, its prompt, and its description for the model that writes prompts."""
 
     task: Plugin
     planner: Plugin
@@ -75,7 +75,7 @@ SETS = {
 
 
 class Runner:
-    """Runs questions of one task with a system's message, and counts the tokens of all that it asks. What it was told
+    """Runs questions of one task with a system's message, and counts the tokens of all that it asks. What it received
     is in a file: nothing is asked twice."""
 
     def __init__(self, orchestrator: AsyncOrchestrator, log: RunLog, asked: Questions, kept: Path) -> None:
@@ -144,7 +144,7 @@ async def _mean(runner: Runner, words: str, part: Sequence[DatasetQuestion]) -> 
 
 
 async def learned(orchestrator: AsyncOrchestrator, log: RunLog, name: str, tests: int, folder: Path) -> dict[str, Any]:
-    """Return what came of a task: texts, scores and tokens of both ways, and the answers to the test questions. `log`
+    """Return the result of a task: texts, scores and tokens of both ways, and the answers to the test questions. `log`
     watches the orchestrator."""
     asked = SETS[name]
     drawn = drawn_questions(asked.task, TRAIN + COMPARE + tests, SEED, Plugin(name=asked.task.name))
@@ -199,7 +199,7 @@ def read(kept: Path) -> list[dict[str, Any]]:
 
 
 def page(kept: Path) -> str:
-    """Return the page of rows: those in `kept`, or where there are none those beside this file."""
+    """Return the page of rows: those in `kept`, or, without any, those beside this file."""
     return page_of(read(kept if kept.is_file() else Path(__file__).parent / "data" / "rows.jsonl"))
 
 

@@ -59,7 +59,7 @@ def collect(clones: Path) -> dict[str, Verdicts]:
 
 
 def play(verdicts: Verdicts, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return what one play came to: by request the place of the model that was drawn, and how many right answers the
+    """Return the result of one play: by request the place of the model that was drawn, and how many right answers the
     best model would have had on the same requests."""
     names = list(verdicts)
     rng = random.Random(seed)
@@ -84,7 +84,7 @@ def play(verdicts: Verdicts, options: Mapping[str, Any], seed: int) -> dict[str,
 
 
 def plays(verdicts: Verdicts, options: Mapping[str, Any], number: int = PLAYS) -> dict[str, Any]:
-    """Return what many plays lost against the best model always, in right answers a request, before and after the first
+    """Return the mean loss against always using the best model, in right answers a request, before and after the first
     500 requests."""
     shares = {name: row.count("1") / len(row) for name, row in verdicts.items()}
     best = max(shares, key=lambda name: shares[name])
@@ -107,7 +107,7 @@ def page_of(verdicts: Mapping[str, Verdicts], results: Mapping[str, Mapping[str,
     """Return the Markdown."""
     lines = [
         "# A route that learns from live traffic", "",
-        "`python -m experiments live_routes` (`--clones FOLDER` reads the recordings anew)", "",
+        "`python -m experiments live_routes` (`--clones FOLDER` reads the recordings again)", "",
         f"Real models' recorded verdicts played as traffic, {PLAYS} plays of {REQUESTS + LATER} requests, each in "
         "another order. `route:criterion=record,learn=true` draws a model for each request and counts its verdict; it "
         "begins "
@@ -132,7 +132,7 @@ def page_of(verdicts: Mapping[str, Verdicts], results: Mapping[str, Mapping[str,
         "Intervals: 95 %, bootstrap over plays. *As it is*: a floor of 2 % for the models that may still be the best "
         "(`trials`), and a model is tried no more once it is worse with probability .95 (`confidence`).", "",
         "Verdicts of [RouteLLM](https://github.com/lm-sys/RouteLLM) (Apache-2.0) and "
-        "[InterCode](https://github.com/princeton-nlp/intercode) (MIT): facts alone, no text of theirs is kept.",
+        "[InterCode](https://github.com/princeton-nlp/intercode) (MIT): facts alone, none of their text is kept.",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

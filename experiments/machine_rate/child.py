@@ -2,7 +2,7 @@
 
 Prints events a second of CPU time spent in `handle`, the submission's included, and the peak of the memory in MiB.
 Runs against the checkout that stands first on the path: `PACKAGE` is `plait`, or `orchestrator` for an older one.
-Python's garbage collector is set as the checkout's driver sets it while a run is under way.
+Python's garbage collector is set as the checkout's driver sets it while a run is active.
 """
 
 from __future__ import annotations

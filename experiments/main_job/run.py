@@ -23,8 +23,8 @@ WAYS: dict[str, tuple[str, list[str]]] = {
     "single": ("single", []),
     "sample, 8, verifier": ("sample:n=8,merge=best-of", []),
     "the same, stopped when one is right": ("sample:n=8,merge=best-of", ["consensus"]),
-    "threads, the verifier settles": ("threads", []),
-    "threads, the parent goes on": ("threads:stop_on_verified=false", []),
+    "threads, a verified claim ends it": ("threads", []),
+    "threads, the parent continues": ("threads:stop_on_verified=false", []),
     "threads, no early stop": ("threads:stop_on_verified=false,early=false", []),
 }
 """Planner and policies of each row."""

@@ -41,7 +41,7 @@ def shape(text: str) -> str:
 
 
 def trained(count: int, seed: int) -> set[str]:
-    """Return the shapes of so many questions, drawn as training draws them."""
+    """Return the shapes of some questions, drawn as training draws them."""
     rng, shapes = random.Random(f"{seed}/trained"), set[str]()
     for _ in range(count):
         mode = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
@@ -61,7 +61,7 @@ def _shape_or_text(text: str) -> str:
 
 def drawn(count: int, seed: int, known: set[str]) -> Iterator[tuple[bool, int, str]]:
     """Yield test questions of each number of calls: whether the shape is known, the calls, the text. `count` of unknown
-    shape for each number, and as many of known shape; fewer where `600 * count` draws have not so many."""
+    shape for each number, and as many of known shape; fewer where `600 * count` draws have fewer."""
     rng = random.Random(f"{seed}/asked")
     for size in range(1, MOST_CALLS + 1):
         kinds: dict[bool, dict[str, None]] = {True: {}, False: {}}
@@ -99,8 +99,8 @@ def page_of(rows: Sequence[dict[str, Any]], made_by: str) -> str:
         "| calls | held-out questions | shape is in training |", "|---|---|---|",
         *(f"| {row['calls']} | {row['asked']} | {_share([row])} |" for row in shares),
         f"| all | {sum(row['asked'] for row in shares)} | {_share(shares)} |", "",
-        "As many questions of each number of calls with a known shape and a new one; numbers of calls of which no new "
-        "shape is found are left out.", "",
+        "As many questions of each number of calls with a known shape and a new one; numbers of calls without a new "
+        "shape are left out.", "",
         "| mode | calls | questions of each | shape known | shape new | new − known |", "|---" * 6 + "|",
     ]  # fmt: skip
     by: dict[tuple[str, bool], dict[int, dict[str, Any]]] = defaultdict(dict)

@@ -4,7 +4,7 @@ Searches over tool calls, in virtual time: generated mazes of doors with known d
 
     python -m experiments mazes
 
-A script stands for the model: it opens a door that it is not told of as tried, gives up at a wall, and leaves by the
+A script replaces the model: it opens a door that it does not know to be tried, gives up at a wall, and leaves by the
 exit, which is the only call with a side effect. So the figures say what backtracking saves, nothing about any model.
 """
 
@@ -74,7 +74,7 @@ class Maze:
         return cls(".".join(way), frozenset(walls))
 
     def look(self, door: str) -> str:
-        """Return what is behind a door."""
+        """Return the content of a room behind a door."""
         return "the exit" if door == self.exit else "a wall" if door in self.walls else "a room"
 
 
@@ -99,7 +99,7 @@ class Same(Scorer):
 
 
 def _step(prompt: str, random: Random) -> str:
-    """Return what the script says next."""
+    """Return the script's next reply."""
     shown, _, tried = prompt.partition("This was tried here before")
     seen = re.findall(r"<tool_response>(.*?)</tool_response>", shown)
     room = (_LOOKED.findall(shown) or [""])[-1]

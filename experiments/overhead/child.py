@@ -23,7 +23,7 @@ LAYER = 50
 
 
 def needs(what: str, size: int) -> list[tuple[int, ...]]:
-    """Return what each step needs, by number; the join that needs the last ones is left out."""
+    """Return the needs of each step, by number; the join that needs the last ones is left out."""
     if what == "chain":
         return [() if i == 0 else (i - 1,) for i in range(size)]
     if what == "fan":
@@ -33,7 +33,7 @@ def needs(what: str, size: int) -> list[tuple[int, ...]]:
 
 
 def plan_of(core: Any, edges: list[tuple[int, ...]]) -> Any:
-    """Return the plan of calls of `nothing`, and a join of those that nobody needs."""
+    """Return the plan of calls of `nothing`, and a join of the unneeded ones."""
     wanted = {need for each in edges for need in each}
     steps = [
         core.Step(name=f"s{i}", op=core.Call(tool="nothing"), needs=tuple(f"s{need}" for need in each))

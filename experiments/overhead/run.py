@@ -3,7 +3,7 @@
 What a no-op step costs through the public SDK, beside the same graph in plain asyncio.
 
 1→1000→1: one step, a thousand that need it, one that joins them. Chain: 200 steps, each needing the one before. Without
-a journal, and, where the row says so, with the one that runs have by default.
+a journal, and, where the row's label states it, with the one that runs have by default.
 
 Beside another checkout of this repository, in one interleaved run: `python -m experiments overhead --against FOLDER`;
 beside burr and pydantic-graph in an environment of their own: `--libraries PYTHON`.
@@ -135,7 +135,7 @@ def main() -> None:
         "--libraries", metavar="PYTHON", help="interpreter of an environment that has burr and pydantic-graph"
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--memory", type=int, metavar="STEPS", help="time and memory of a fan of so many")
+    parser.add_argument("--memory", type=int, metavar="STEPS", help="time and memory of a fan of this number of steps")
     page_options(parser, "overhead")
     options = parser.parse_args()
     if options.memory is not None:

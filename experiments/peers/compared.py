@@ -8,7 +8,7 @@ from typing import Any
 from .._tools.contenders import (
     THREADS,
     VOTES,
-    Told,
+    Measurement,
     column,
 )
 from .._tools.measure import Spread, spread
@@ -21,7 +21,7 @@ GATES: dict[str, dict[str, Any]] = {
     ORDERED: {"slots": 64, "policies": ("breadth-first",)},
 }
 PLAIN = "by hand, plain n=8"
-Found = dict[str, list[Told]]
+Found = dict[str, list[Measurement]]
 
 
 def is_local(name: str) -> bool:
@@ -38,14 +38,14 @@ def base_of(name: str, found: Found) -> str:
 
 
 def ratio_of(name: str, found: Found) -> Spread:
-    """Return the rate of a row ÷ that of its base, taken round by round; nan while the base is not there."""
+    """Return the rate of a row ÷ that of its base, taken round by round; nan while the base is missing."""
     if not any(base.startswith("by hand") and (THREADS in base) == (THREADS in name) for base in set(found) - {PLAIN}):
         return spread([math.nan])
     return spread([a.rate / b.rate for a, b in zip(found[name], found[base_of(name, found)], strict=False)])
 
 
 def goal_of(name: str) -> str:
-    """Return what the rate shall be at least, of the base's."""
+    """Return the required minimum rate, relative to the base."""
     if not name.startswith("ours"):
         return ""
     return "1.15" if is_local(name) else ("1.4" if THREADS in name else "1.0") if "defaults" in name else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 from plait.core.messages import pluralise
 
-from .._tools.contenders import IN_FLIGHT, THREADS, Told
+from .._tools.contenders import IN_FLIGHT, THREADS, Measurement
 from .._tools.measure import Spread, spread
 from .._tools.statistics import share_text
 from .compared import goal_of, ratio_of
@@ -20,8 +20,8 @@ HEAD = ("contender", "problems/s", "÷ by hand", "solved", "tokens", "late", "re
 ABOUT = """# On one server: by hand, other libraries, and plait
 
 {first}All contenders had the same server, prompts, limits, whole answers and {in_flight} puzzles at a time. By hand and
-plait had the same means besides: the same seeds, a check of answers, losers given up at once. The other libraries have
-what they offer; the last column says what a row lacks, so its rate is no measure of its code alone. Made by
+plait also had the same means: the same seeds, a check of answers, losers given up at once. The other libraries have
+what they offer; the last column names what a row lacks, so its rate does not measure its code alone. Made by
 
     python -m experiments peers {words}
 
@@ -43,7 +43,7 @@ of continuous batching would (`experiments/_tools/scripted_server.py`). Our engi
 have no row then."""
 
 
-def _cell(told: Sequence[Told], name: str, digits: int) -> str:
+def _cell(told: Sequence[Measurement], name: str, digits: int) -> str:
     found = spread([getattr(each, name) for each in told])
     if found.median != found.median:
         return "–"
@@ -51,7 +51,7 @@ def _cell(told: Sequence[Told], name: str, digits: int) -> str:
     return f"{found.median:,.{digits}f}" if low == high else f"{found.median:,.{digits}f} ({low}–{high})"
 
 
-def _solved(told: Sequence[Told], problems: int) -> str:
+def _solved(told: Sequence[Measurement], problems: int) -> str:
     right, asked = round(sum(each.solved for each in told) * problems), len(told) * problems
     return share_text(right, asked)
 
@@ -66,7 +66,7 @@ def _ratio(found: Spread, goal: str, rounds: int) -> str:
 def page(data: Mapping[str, Any]) -> str:
     """Return the page in Markdown, made of what `write` keeps and nothing else."""
     words, problems, lacks = data["words"], data["problems"], data["lacks"]
-    found = {name: [Told(**each) for each in told] for name, told in data["rounds"].items()}
+    found = {name: [Measurement(**each) for each in told] for name, told in data["rounds"].items()}
     rounds = max(map(len, found.values()))
     about = {"machine": data["machine"], "rounds": pluralise(rounds, "round"), "problems": problems, "words": words}
     about |= {"server": SCRIPTED if "--scripted" in words else REAL, "read": ONE if rounds == 1 else SEVERAL}
@@ -87,7 +87,9 @@ def page(data: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(["## Not measured", "", *absent, ""] if absent else [])])
 
 
-def write(folder: Path, words: str, problems: int, found: Mapping[str, list[Told]], lacks: Mapping[str, str]) -> None:
+def write(
+    folder: Path, words: str, problems: int, found: Mapping[str, list[Measurement]], lacks: Mapping[str, str]
+) -> None:
     """Write what was measured as JSON, and the page that is made of it."""
     (folder / "data").mkdir(parents=True, exist_ok=True)
     on = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f} at the end"

@@ -13,7 +13,7 @@ A row with such a name is compared with the one by hand of the same name, any ot
 (`samplers`) have the same prompts, limits, server and number of puzzles at a time, each in an environment and a process
 of its own; what one lacks, its row says. None of them spawns threads.
 
-`in process` is the same job on our engine without a server, which stands still meanwhile; `one engine in Ray` the same
+`in process` is the same job on our engine without a server, which is idle meanwhile; `one engine in Ray` the same
 in an actor, `two engines in Ray` on two: these have no connection to pay for. The server keeps two cores busy with its
 one thread, our engine one.
 
@@ -46,8 +46,8 @@ from .._tools.contenders import (
     THREADS,
     VOTES,
     Contend,
+    Measurement,
     Solve,
-    Told,
     column,
     each,
     measured,
@@ -88,7 +88,7 @@ def theirs(way: samplers.Way, python: Path, url: str) -> Contend:
 async def contenders(
     server: Server, stack: contextlib.AsyncExitStack, *, ray: bool, peers: bool, model: bool
 ) -> tuple[dict[str, Contend], dict[str, str]]:
-    """Start all contenders; return them by name, and what those lack that are no equals, or are not there."""
+    """Start all contenders; return them by name, and what those lack that are no equals, or are missing."""
     from openai import AsyncOpenAI
 
     client = await stack.enter_async_context(AsyncOpenAI(base_url=server.url, api_key="none", timeout=300))
@@ -127,9 +127,9 @@ async def compare(
     keep: Callable[[Found, dict[str, str]], None] = lambda found, lacks: None,
 ) -> tuple[Found, dict[str, str]]:
     """Measure all in turn; `seconds`: no round begins that would end later. `model=False`: on a server without one,
-    and so without our own engines. Returns what was told, round by round, and what contenders lack; `keep` gets the
+    and so without our own engines. Returns the measurements, round by round, and what contenders lack; `keep` gets the
     same after each contender, so that a run that is ended leaves something."""
-    problems, found = draw(count, SEED), dict[str, list[Told]]()
+    problems, found = draw(count, SEED), dict[str, list[Measurement]]()
     with tempfile.TemporaryDirectory() as folder:
         async with contextlib.AsyncExitStack() as stack:
             start = served if model else scripted
@@ -137,18 +137,18 @@ async def compare(
             made, lacks = await contenders(server, stack, ray=ray, peers=peers, model=model)
 
             def one(name: str, contend: Contend) -> Callable[[], Awaitable[float]]:
-                async def told() -> float:
+                async def rounds() -> float:
                     first = len(found.setdefault(name, [])) * count
                     try:
                         said = await measured(server, contend, problems, first, is_local(name))
                     except RuntimeError as error:  # of another library
-                        lacks[name], said = f"left out: {error}", Told(*[math.nan] * 6)
+                        lacks[name], said = f"left out: {error}", Measurement(*[math.nan] * 6)
                     found[name].append(said)
                     sys.stderr.write(f"{name}: {said.rate:.2f} problems/s\n")
                     keep(by_kind(found), lacks)
                     return said.rate
 
-                return told
+                return rounds
 
             await interleave({name: one(name, contend) for name, contend in made.items()}, rounds, 0, seconds)
     return by_kind(found), lacks
@@ -182,10 +182,10 @@ def ways(url: str) -> dict[tuple[str, str], Config]:
 def rows_of(found: Found) -> list[Row]:
     """Return the table's rows."""
     made: list[Row] = []
-    for name, told in found.items():
-        solved, tokens, late = (column(told, each).median for each in ("solved", "tokens", "late"))
+    for name, rounds in found.items():
+        solved, tokens, late = (column(rounds, each).median for each in ("solved", "tokens", "late"))
         said = (
-            f"{column(told, 'rate')} problems/s; {solved:.0%} solved; {tokens:,.0f} tokens a problem, {late:.1f} late"
+            f"{column(rounds, 'rate')} problems/s; {solved:.0%} solved; {tokens:,.0f} tokens a problem, {late:.1f} late"
         )
         base = base_of(name, found)
         goal = goal_of(name) and f"≥ {goal_of(name)}"

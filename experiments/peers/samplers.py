@@ -63,7 +63,7 @@ WAYS = (
 
 
 async def environment(library: str) -> Path | str:
-    """Return the interpreter of a library's environment, made now if need be; or why there is none, in words."""
+    """Return the interpreter of a library's environment, made now if need be; or the reason why it is missing."""
     folder = CACHE / library
     python, done = folder / "bin" / "python", folder / "installed"
     if done.exists():
@@ -86,7 +86,7 @@ async def environment(library: str) -> Path | str:
 async def solved(
     way: Way, python: Path, url: str, problems: Sequence[CountdownProblem], in_flight: int
 ) -> dict[str, Any]:
-    """Return what a way took (`seconds`, `cpu`) and the `texts` that it chose. Raises `RuntimeError` with its last
+    """Return a strategy's time (`seconds`, `cpu`) and the `texts` that it chose. Raises `RuntimeError` with its last
     words."""
     asked = {"url": url, "puzzles": [[p.target, list(p.numbers)] for p in problems], "in_flight": in_flight}
     words = [str(python), str(Path(__file__).with_name("samplers_child.py")), way.name]

@@ -56,7 +56,7 @@ def right(puzzle: Puzzle, text: str | None) -> bool:
 
 
 async def in_order(solve: Solve, puzzles: list[Puzzle], in_flight: int) -> list[str]:
-    """Solve so many at a time."""
+    """Number of puzzles solved at a time."""
     room = asyncio.Semaphore(in_flight)
 
     async def one(puzzle: Puzzle) -> str:
@@ -214,7 +214,7 @@ def optillm(name: str, url: str) -> tuple[Solve, Callable[[], Awaitable[None]]]:
 
 
 async def measure(name: str, url: str, puzzles: list[Puzzle], in_flight: int) -> dict[str, Any]:
-    """Solve the puzzles, and return what it took and what they got."""
+    """Solve the puzzles, and return the time and the results."""
     library = name.partition("-")[0]
     solve, close = {
         "its_hub": lambda: its_hub(name, url),

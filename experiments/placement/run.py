@@ -30,7 +30,7 @@ MOST = 200
 
 
 def words(name: str, tokens: int) -> str:
-    """Return a text of so many tokens that shares no piece with one of another name."""
+    """Return a text of `n` tokens that shares no piece with one of another name."""
     rng = Random(name)
     return "".join(f"{rng.getrandbits(16):04x}" for _ in range(tokens))
 
@@ -55,7 +55,7 @@ def votes(problems: int, width: int = 8, tokens: int = PROMPT) -> Plan:
 
 
 def threads(problems: int, width: int = 8, rounds: int = 1) -> Plan:
-    """Every problem's parent spawns threads that go on from its context, and goes on itself with what they wrote."""
+    """Every problem's parent spawns threads that continue its context, and then continues itself with their text."""
     steps: list[Step] = []
     for i in range(problems):
         steps.append(think(f"p{i}-0", problem(i)))

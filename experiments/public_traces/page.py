@@ -38,7 +38,7 @@ def page_of(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes
     held = {recording.name: dict(chosen(voted[recording.name])) for recording in SETS}
     lines = [
         "# Real models' recorded samples", "",
-        "**Nobody here drew these samples or wrote these questions, and no model ran for this page**: lengths are "
+        "**These samples and questions come from outside this project, and no model ran for this page**: lengths are "
         "estimated at four characters a token, and log-probabilities were not recorded, so only rules that need "
         "answers and lengths are here. Do stop rules, votes, routes and take-overs save on them what their papers say?",
         "", "`python -m experiments public_traces --clones FOLDER`", "",
@@ -116,7 +116,7 @@ def _curves(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes
         *_table(("samples", *(f"k = {count}" for count in COUNTS)), rows),
         "Unbiased estimate of Chen et al. (arXiv 2107.03374). GPT-4 on the Game of 24 is the shape of "
         "[repeated sampling](../repeated_sampling/README.md) with SmolLM2 and of *Large Language Monkeys*: coverage "
-        "goes on rising where votes have stopped.", "",
+        "keeps rising where votes have stopped.", "",
     ]  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
         "answers were recorded: what costs is the question.", "",
         *_table(("choice among", *("always the best", "route", "at random", "oracle"), "of the oracle's saving",
                  "change"), rows),
-        "The text of a question tells little of which model will fail on it; a first answer of the cheap model tells "
+        "The text of a question hardly predicts which model fails on it; a first answer of the cheap model tells "
         "more: whether its sums are right, how long it is, which numbers it left out. Most pays a check. In "
         "InterCode's recordings the check is the grader itself, so that row is a ceiling.", "",
         *CEILING,
@@ -164,9 +164,9 @@ def _ends(interval: Sequence[float]) -> str:
 
 CEILING = (
     "What could be known: a logistic regression of scikit-learn on every word and pair of words, cross-validated, with "
-    "its threshold chosen in hindsight on the very questions that it is told of, saves at one point of right answers "
-    "25 % of what the oracle saves on GSM8K by the question alone and 61 % with the first answer; on MMLU 19 %, and "
-    "25 % if it is told the subject, too. The aim of 30 % on MMLU is above both.",
+    "its threshold chosen in hindsight on the very questions that it is measured on, saves at one point of right "
+    "answers 25 % of what the oracle saves on GSM8K by the question alone and 61 % with the first answer; on MMLU "
+    "19 %, and 25 % if it knows the subject, too. The aim of 30 % on MMLU is above both.",
     "",
 )
 """A larger learner than ours, outside of the library."""
@@ -183,7 +183,7 @@ def _takeover(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         shares: list[Estimate] = []
         for counts in (row, learned[row["set"], row["round"], row["alpha"]]):
             taken, of = np.array(counts["taken"], dtype=np.float64), np.array(counts["of"], dtype=np.float64)
-            shares.append(saving(of - taken, of))  # 1 - (not taken / all): a ratio of sums, drawn anew by question
+            shares.append(saving(of - taken, of))  # 1 - (not taken / all): a ratio of sums, resampled by question
             off = abs(shares[-1].value - row["alpha"])
             worst[counts["learns"]] = max(worst[counts["learns"]], off)
         fixed, live = shares
@@ -193,10 +193,10 @@ def _takeover(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                       str(sum(row["of"]))))  # fmt: skip
     return [
         "## Take-overs: is the promised share kept?", "",
-        "`takeover` promises that a share `threshold` of drafted segments is written anew by the target. Calibrated on "
+        "`takeover` promises that a share `threshold` of drafted segments is rewritten by the target. Calibrated on "
         "the target's perplexities of the segments of the questions at even places, by round; counted on those at odd "
         f"places. With that calibration alone the largest difference is {100 * worst[False]:.1f} points: in later "
-        "rounds only hard questions are left, a few of which write most of the segments, so the two halves differ. "
+        "rounds only hard questions are left, and a few write most of the segments, so the two halves differ. "
         f"With `learn`, which makes good in the next questions what was taken over too little or too much, it is "
         f"{100 * worst[True]:.1f} points; the aim was 5 in every round. Questions come one after another, with 16 "
         "chains each; the segments are those that the recorders' own rule led to.", "",

@@ -1,6 +1,6 @@
 """From the repositories that people published to the facts that the page is made of: answers, lengths and verdicts.
 
-No text of theirs is kept, and no code.
+None of their text is kept, and no code.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def arms(recording: Recording, clones: Path) -> dict[str, list[RecordedSample]]:
 
 def _asked(path: Path) -> Iterator[RecordedSample]:
     """Yield the samples of MMLU: what was answered is not recorded, and is one letter, so what costs is the question.
-    Each question once: some stand in several subjects."""
+    Each question once: some belong to several subjects."""
     seen: set[tuple[str, str]] = set()
     for file in sorted(path.glob("*.csv")):
         for sample in recorded_samples("routellm", file):

@@ -69,7 +69,7 @@ def collect(clones: Path, data: Path) -> None:
 
 
 def routes(clones: Path) -> list[dict[str, Any]]:
-    """Return what choosing a model for each question comes to, in every way."""
+    """Return the result of choosing a model for each question, in every way."""
     return [
         _routed(each.name, arms(each, clones), *way) for each in ARMS for way in WAYS_TO_ROUTE
         if each.name != "mmlu" or way in WAYS_TO_ROUTE[::2]
@@ -87,7 +87,7 @@ def _facts(question: Question) -> dict[str, Any]:
 def _routed(
     name: str, tiers: dict[str, list[RecordedSample]], checked: bool, read: bool, cheap: bool
 ) -> dict[str, Any]:
-    """Return what choosing a model for each question comes to, each fifth of the questions routed by what the others
+    """Return the result of choosing a model for each question, each fifth of the questions routed by what the others
     came to: a row of `WAYS_TO_ROUTE`."""
     rows = [
         RouteRow(sample.question, Plugin(name="single", options={"model": tier}), float(sample.right is True),
@@ -131,7 +131,7 @@ def _price(tier: str) -> float:
 
 def promised(name: str, questions: Sequence[Sequence[Sequence[float]]], learns: bool) -> Iterator[dict[str, Any]]:
     """Yield, by round and promised share, what share of the segments of held-out questions is taken over. `takeover`
-    scores a segment: a perplexity is a score with its sign turned. `learns`: it counts as it goes on (`learn`), one
+    scores a segment: a perplexity is a score with its sign turned. `learns`: it counts while it runs (`learn`), one
     question after another; else the calibration stays as it is."""
     known: list[list[float]] = [[] for _ in range(ROUNDS)]
     for each in questions[::2]:
@@ -178,7 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments public_traces", description=__doc__)
     parser.add_argument("--clones", type=Path, metavar="FOLDER", help="where the repositories are cloned")
     parser.add_argument("--out", type=Path, default=HERE, metavar="DIR", help="folder of page and data")
-    parser.add_argument("--only", choices=("routes",), help="work out this part anew, and leave the rest as it is")
+    parser.add_argument("--only", choices=("routes",), help="compute this part again, and leave the rest as it is")
     given = parser.parse_args()
     if given.clones is not None and given.only is None:
         collect(given.clones, given.out / "data")

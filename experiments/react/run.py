@@ -178,7 +178,7 @@ def answered(asked: Question, name: str, rate: float) -> Outcome:
 
 
 def measured(rate: float, questions: int = QUESTIONS) -> dict[str, list[Outcome]]:
-    """Return what every contender came to, question by question."""
+    """Return every contender's result, question by question."""
     rng = Random(SEED)
     asked = [question(number, rng) for number in range(questions)]
     return {name: [answered(each, name, rate) for each in asked] for name in CONTENDERS}

@@ -57,7 +57,7 @@ def page_of(rows: Sequence[Mapping[str, Any]], grade: Grader) -> str:
     """Return the page."""
     chosen = [row for row in rows if row["part"] == "choose"]
     shown = [row for row in rows if row["part"] == "report"]
-    lines = ["# Repeated sampling on tasks that nobody here wrote", "", *_head(shown)]
+    lines = ["# Repeated sampling on tasks from outside this project", "", *_head(shown)]
     lines += ["## Coverage, votes and the likeliest sample", ""]
     lines += ["| family | problems | " + " | ".join(f"k = {k}" for k in KS) + " |", "|---" * (len(KS) + 2) + "|"]
     fits: list[str] = []

@@ -1,4 +1,4 @@
-"""How do coverage, votes and best-of-n grow with the number of samples, on tasks that nobody here wrote?
+"""How do coverage, votes and best-of-n grow with the number of samples, on tasks from outside this project?
 
 SmolLM2-135M-Instruct answers problems of Reasoning Gym 64 times each, without working them out; the families' own
 verifiers grade. What it wrote is kept; the curves are worked out when the page is written.
@@ -106,7 +106,7 @@ def run(given: Given) -> str:
 
 
 def page(kept: Path) -> str:
-    """Return the page of rows: those in `kept`, or where there are none those beside this file."""
+    """Return the page of rows: those in `kept`, or, without any, those beside this file."""
     return page_of(read(kept if kept.is_file() else Path(__file__).parent / "data" / "rows.jsonl"), graded)
 
 

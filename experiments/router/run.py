@@ -7,9 +7,9 @@ Prompt tokens computed ÷ unique on two `vllm serve`: placed by plait, placed at
 
 The workloads are those of `prefix_reuse` (votes, threads, turns), with new prompts for each contender and round.
 Direct: the worker `http` has both addresses, with the policy `affinity` or `random`. Behind the router it has the
-router's alone; `hints=auto` says what the plan knows, `hints=none` nothing. Beside the ratio: the share of the
+router's alone; `hints=auto` sends what the plan knows, `hints=none` nothing. Beside the ratio: the share of the
 generated tokens that the less busy server made (.50: both the same). Without the router the other rows are measured,
-and it is said.
+and the table states it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def routed(program: str, policy: str, servers: Sequence[Server], log: Path
 
 
 def generated(server: Server) -> int:
-    """Return how many tokens a server has generated so far, by its own metrics."""
+    """Return the number of tokens that a server has generated so far, by its own metrics."""
     with urllib.request.urlopen(f"{server.url.removesuffix('/v1')}/metrics", timeout=10) as answer:
         said = answer.read().decode()
     return int(sum(map(float, re.findall(r"^vllm:generation_tokens_total{.*} (\S+)$", said, re.MULTILINE))))

@@ -13,7 +13,7 @@ long as that of one sample, though samples slow one another down; `one lot` take
 of one distribution, though those of one puzzle are alike.
 
 Times are in seconds of the core at its full speed that no other process had (see `_tools/core_time.py`). Puzzles are
-done one after another until the minutes are over; the same command goes on where it stopped.
+done one after another until the minutes are over; the same command resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ ABOUT = """# How long n samples take: predicted, and on the engine
 tokens at most). From them come the lengths of each puzzle's samples, which of them were right, and the pace: the fit of
 `plait simulate calibrate` says {fixed:.2f} ms for a step and {more:.3f} ms more for each sample still being written.
 For {measured} other puzzles and n = 2 … 32 three times are predicted (`plait.core.runtime_distribution.Problems`; order
-statistics by arXiv 2403.08790) and were measured. Seconds of the core at its full speed, of which it had {speed:.0%} in
+statistics by arXiv 2403.08790) and were measured. Seconds of the core at its full speed; it had {speed:.0%} in
 the mean; means and 90 % intervals of the mean (puzzles drawn again). Threads that ran or waited for a core: {load:.0f}.
 
 | n | until | predicted (90 %) | measured (90 %) | error | one pace | one lot | within p90 | it happens |

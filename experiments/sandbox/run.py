@@ -68,7 +68,7 @@ def _cpu() -> float:
 
 
 def measured(tree: Path, backend: str, count: int) -> dict[str, float]:
-    """Return what a tree comes to, in a process of its own."""
+    """Return the result of a tree, run in its own process."""
     command = [sys.executable, "-m", "experiments.sandbox.run", "--child", backend, "--programs", str(count)]
     environment = {**os.environ, "PYTHONPATH": python_path(tree, HERE)}
     said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=HERE).stdout

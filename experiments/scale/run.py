@@ -91,8 +91,8 @@ def plugin_of(way: str, records: Sequence[tuple[float, float]]) -> Plugin:
         case "vote of 4":
             return Plugin(name="sample", options={"n": 4, "answer": {"temperature": 0.6, "max_tokens": 256}})
         case "steps easy" | "calibrate easy":  # a floor of 0 needs records only to be heeded
-            told = [[each / 10, 1.0] for each in range(10)] * 10
-            return Plugin(name="scale", options={**SCALE, "records": told, "threshold": 0.0})
+            outcome = [[each / 10, 1.0] for each in range(10)] * 10
+            return Plugin(name="scale", options={**SCALE, "records": outcome, "threshold": 0.0})
         case "steps hard":
             return Plugin(name="scale", options=SCALE)
         case _:
@@ -133,20 +133,20 @@ async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 48)
 
 
 def _row(text: str, way: str, answer: Answer) -> Row:
-    """Return what is kept of an answer."""
+    """Return the record of an answer."""
     lines = [row for row in answer.trace if row.kind == "think"]
     found = [(said, row.value) for row in lines if (said := _CALLS.fullmatch(row.label)) is not None]
     done = {said[1]: _last(value) for said, value in found}
-    told: list[tuple[float, float]] = []
+    outcome: list[tuple[float, float]] = []
     for said, value in found:
         if said[3] == "easy":
             right = _right(said[2].split(), done)
             if right is not None:
-                told.append((float(said[4]), float(_last(value) == right)))
+                outcome.append((float(said[4]), float(_last(value) == right)))
     kinds = [said[3] for said, _ in found]
     return Row(
         text, way, answer.verified is True, answer.total_tokens, answer.critical_path_tokens, len(lines),
-        kinds.count("easy"), kinds.count("hard"), told, os.getloadavg()[0], round(answer.seconds, 4),
+        kinds.count("easy"), kinds.count("hard"), outcome, os.getloadavg()[0], round(answer.seconds, 4),
     )  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def _last(value: object) -> str:
 
 
 def _right(words: Sequence[str], done: dict[str, str]) -> str | None:
-    """Return what a step comes to with the results of the run; `None` if that cannot be told."""
+    """Return the value of a step, given the results of the run; `None` if it is unknown."""
     filled = [done.get(word, word) for word in words]
     if any(not word.isdigit() and word not in "+-*" for word in filled) or "" in filled:
         return None
@@ -175,7 +175,7 @@ def records_of(rows: Sequence[Row]) -> list[tuple[float, float]]:
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return what has been answered."""
+    """Return the stored answers."""
     return rows_in(lines_of(kept))
 
 
@@ -231,7 +231,7 @@ def page_of(rows: Sequence[Row], command: str, stem: str = "README") -> str:
 
 
 def _by_question(by: dict[str, dict[str, Row]], texts: Sequence[str]) -> list[str]:
-    """Return what a route among the tiers comes to."""
+    """Return the result of a route among the tiers."""
     found = Findings()
     routed = [
         Routed(text, tier, float(by[way][text].right), float(by[way][text].tokens))
@@ -243,8 +243,8 @@ def _by_question(by: dict[str, dict[str, Row]], texts: Sequence[str]) -> list[st
     for table in found.tables:
         lines += ["", f"### {table.title}", "", f"| {' | '.join(table.columns)} |", "|---" * len(table.columns) + "|"]
         lines += [*(f"| {' | '.join(row)} |" for row in table.rows), "", table.note]
-    told = ", ".join(f"{name.rpartition('-')[2]} {_two(each['elasticity'])}" for name, each in found.figures.items())
-    return [*lines, "", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP): {told}.", ""]
+    outcome = ", ".join(f"{name.rpartition('-')[2]} {_two(each['elasticity'])}" for name, each in found.figures.items())
+    return [*lines, "", f"Elasticity against the cheapest tier (our reading of EllieSQL's TEP): {outcome}.", ""]
 
 
 def _two(value: float | str) -> str:
@@ -265,23 +265,23 @@ def _mixed(by: dict[str, dict[str, Row]], texts: Sequence[str]) -> list[str]:
         more = difference([float(mine[text].right) for text in texts], mixed)
         lines.append(f"| `scale {floor:g}` | {100 * part:.0f} % ({100 * low:.0f}–{100 * high:.0f}) | {more.points()} |")
     wise = [easy[text] if easy[text].right else hard[text] for text in texts]
-    told = share([row.right for row in wise]).percent()
+    outcome = share([row.right for row in wise]).percent()
     spent_ = mean([row.tokens for row in wise]).number()
     return [
         *lines,
         "",
-        f"An oracle, easy steps where they give the right answer, else hard: {told}, {spent_} tokens.",
+        f"An oracle, easy steps where they give the right answer, else hard: {outcome}, {spent_} tokens.",
     ]
 
 
 def _fitted(records: Sequence[tuple[float, float]]) -> list[str]:
-    """Return what the calibration says of difficulties."""
+    """Return the calibration of difficulties."""
     fit = isotonic(records)
-    told: list[str] = []
+    outcome: list[str] = []
     for left, value, count in fit:
         low, high = wilson(round(value * count), count)
-        told.append(f"from {left:.2f}: {value:.2f} ({low:.2f}–{high:.2f}) of {count}")
-    said = ", ".join(told)
+        outcome.append(f"from {left:.2f}: {value:.2f} ({low:.2f}–{high:.2f}) of {count}")
+    said = ", ".join(outcome)
     return [f"Chance of an easy step to be right by its difficulty (isotonic fit, Wilson's 95 % interval): {said}."]
 
 

@@ -1,4 +1,4 @@
-"""The page of the study `search`: Markdown tables made of its rows, which stand in `search.json`."""
+"""The page of the study `search`: Markdown tables made of its rows, which are in `search.json`."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def _table(rows: Sequence[Row]) -> list[str]:
             shown = [_share(mine[each]["accuracy"]) if each in mine else "" for each in aurocs]
         against = _points(at["less best-of-n"]) if "less best-of-n" in at and method != "majority" else ""
         kv = f"{at['kv']:.0f}" if at["kv"] else ""
-        told = (against, _covered(at), f"{at['tokens']:.0f}", f"{at['seconds']:.1f}", kv)
-        lines.append(f"| {' | '.join((method, *shown, *told))} |")
-    scorer = "a majority vote has no scorer" if len(aurocs) == 1 else "a majority vote stands in the first column"
-    return [*lines, "", f"Selected accuracy. What stands behind it is at A=0.9; {scorer}."]
+        cells_ = (against, _covered(at), f"{at['tokens']:.0f}", f"{at['seconds']:.1f}", kv)
+        lines.append(f"| {' | '.join((method, *shown, *cells_))} |")
+    scorer = "a majority vote has no scorer" if len(aurocs) == 1 else "the first column is a majority vote"
+    return [*lines, "", f"Selected accuracy. Figures after it are at A=0.9; {scorer}."]
 
 
 def _no_gain(rows: Sequence[Row]) -> list[str]:
@@ -96,9 +96,9 @@ def _no_gain(rows: Sequence[Row]) -> list[str]:
         "|---" * (len(sizes) + 1) + "|",
     ]
     for method in METHODS:
-        told = {row["numbers"]: _points(row["less majority"]) for row in mine if row["method"] == method}
-        if told:
-            lines.append(f"| {method} | {' | '.join(told[size] for size in sizes)} |")
+        cells_ = {row["numbers"]: _points(row["less majority"]) for row in mine if row["method"] == method}
+        if cells_:
+            lines.append(f"| {method} | {' | '.join(cells_[size] for size in sizes)} |")
     above = [row for row in mine if row["less majority"][1] > 0]
     said = ", ".join(f"{row['method']} at {row['numbers']} numbers" for row in above) or "none"
     return [

@@ -17,7 +17,7 @@ __all__ = ["main", "run"]
 
 def run(given: Given) -> str:
     """Run what is missing, write `data/search.json` and the page, and return the page. Outcomes are kept puzzle by
-    puzzle, so that what was stopped goes on."""
+    puzzle, so that a stopped run resumes."""
     problems, seed = given.problems, given.common.load().seed or 0
     named = {cell.name: cell for cell in cells()}
     kept = given.records / "search.jsonl"
@@ -30,10 +30,10 @@ def run(given: Given) -> str:
 
         collect(kept, list(named), one, problems, seed)
     rows = rows_of({named[name]: done for name, done in kept_in(kept, seed, list(named)).items()}, problems)
-    told = ",\n".join(json.dumps(row) for row in rows)
+    lines = ",\n".join(json.dumps(row) for row in rows)
     page = given.write(page_of(rows, seed))
     (given.out / "data").mkdir(exist_ok=True)
-    (given.out / "data" / "search.json").write_text(f"[\n{told}\n]\n", encoding="utf-8")
+    (given.out / "data" / "search.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")
     return page
 
 

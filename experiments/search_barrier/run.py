@@ -56,7 +56,7 @@ class Tries(Countdown):
         return "<hit>" in partial or "<none>" in partial
 
     def value(self, partial: str) -> float:
-        """Return 1 for a hit, and for a search that goes on."""
+        """Return 1 for a hit, and for a search that continues."""
         return float("<hit>" in partial or "<none>" not in partial)
 
 

@@ -75,7 +75,7 @@ class Model:
             level = [(left, target) for left, target in after.items() if left and (left, target) not in self._steps]
 
     def step(self, state: State, number: int) -> tuple[str, int]:
-        """Return its step number so many from a state, at temperature 1, and the tokens of it."""
+        """Return its n-th step from a state, at temperature 1, and the tokens of it."""
         while len(self._steps.get(state, ())) <= number:
             self._draw([state], 16)
         return self._steps[state][number]
@@ -107,7 +107,7 @@ class Model:
 
 
 def read_left(numbers: tuple[int, ...], step: str) -> tuple[int, ...] | None:
-    """Return the numbers after a step if there are two or more, so that the model can go on."""
+    """Return the numbers after a step if there are two or more, so that the model can continue."""
     left = None if step == ILLEGAL else remaining(numbers, steps_of(step))
     return left if left is not None and len(left) > 1 else None
 
@@ -125,8 +125,8 @@ class Stepper:
         numbers, target, steps, _ = read("".join(part.text for part in job.op.parts if isinstance(part, Text)))
         if job.op.sampling.labels:
             high = self._model.value((_left(numbers, steps[: len(numbers) - 2]), target))
-            told = {"<no>": math.log(max(1e-9, 1 - high)), "<yes>": math.log(max(1e-9, high))}
-            return Result(value="<yes>", labels=told, usage=Usage(completion=1))
+            outcomes_ = {"<no>": math.log(max(1e-9, 1 - high)), "<yes>": math.log(max(1e-9, high))}
+            return Result(value="<yes>", labels=outcomes_, usage=Usage(completion=1))
         state = _left(numbers, steps), target
         text, tokens = self._model.step(state, self._asked[state])
         self._asked[state] += 1
@@ -141,7 +141,7 @@ class Threader:
         self._said: dict[str, tuple[str, int]] = {}
 
     def __call__(self, job: Job, random: Random) -> Result:
-        """Return how the model goes on."""
+        """Return the model's continuation."""
         if not isinstance(job.op, ModelCall):
             return Result()
         prompt = " ".join(part.text for part in job.op.parts if isinstance(part, Text))
@@ -244,10 +244,10 @@ def page_of(found: Mapping[str, Sequence[Outcome]]) -> str:
                 f"{mean_of(mine[method, each], 'right'):.1%}" if (method, each) in mine else "" for each in SCORERS
             ]
             own = mine.get((method, "own"))
-            told = own or mine[method, "chance"]
+            outcomes_ = own or mine[method, "chance"]
             gain = _points(own, mine[method, "chance"]) if own else ""
-            more = _points(told, mine["majority", "chance"]) if method != "majority" else ""
-            rest = (f"{mean_of(told, 'covered'):.1%}", f"{mean_of(told, 'tokens'):.0f}")
+            more = _points(outcomes_, mine["majority", "chance"]) if method != "majority" else ""
+            rest = (f"{mean_of(outcomes_, 'covered'):.1%}", f"{mean_of(outcomes_, 'tokens'):.0f}")
             lines.append(f"| {' | '.join((method, *shares, gain, more, *rest))} |")
         lines.append("")
     return "\n".join(lines)

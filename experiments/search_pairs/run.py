@@ -5,7 +5,7 @@ Searches on the same many puzzles, with intervals: what `ets` loses and what par
     python -m experiments search_pairs [--puzzles 500] [--seed 21] [--out FOLDER] [--report]
 
 Proposer, scorer (AUROC 0.9) and limits are those of the study `search` at 96 nodes. The puzzles are others than those
-that any setting was chosen on. Differences are of the same puzzles; 95 % bootstrap intervals, puzzles drawn anew.
+that any setting was chosen on. Differences are of the same puzzles; 95 % bootstrap intervals, puzzles resampled.
 """
 
 from __future__ import annotations

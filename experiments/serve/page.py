@@ -23,7 +23,7 @@ PARTS = {
     ("clients", "p99"): ("p99", 1.0, "s"),
     ("clients", "CPU"): ("CPU of a request", 1e3, "ms"),
 }
-"""What is told of each part: its words, and the unit with how many of it make a second."""
+"""The report of each part: its words, and the unit with how many of it make a second."""
 ABOUT = """# What does the server add to the upstream's time, how many clients does it bear, does its memory grow?
 
 An upstream that streams a chat completion of 32 tokens, 20 ms apart; before it a bare pass-through (starlette and

@@ -30,7 +30,7 @@ BLOCK = 16
 
 
 def words(name: str, tokens: int) -> str:
-    """Return a text of so many tokens that shares no piece with one of another name."""
+    """Return a text of `n` tokens that shares no piece with one of another name."""
     rng = Random(name)
     return "".join(f"{rng.getrandbits(16):04x}" for _ in range(tokens))
 
@@ -82,7 +82,7 @@ def sharing() -> list[Row]:
 
 
 def _gain(ours: list[WorkloadReport], base: list[WorkloadReport]) -> str:
-    """Return how many times the tokens a second: the median of the seeds, and the least and the most."""
+    """Return the ratio of tokens per second: the median of the seeds, and the least and the most."""
     gains = [a.tokens_per_second / b.tokens_per_second for a, b in zip(ours, base, strict=True)]
     return f"{median(gains):.2f} ({min(gains):.2f}–{max(gains):.2f}) tokens/s"
 
@@ -95,7 +95,7 @@ def _said(reports: list[WorkloadReport]) -> str:
 
 
 def index() -> list[Row]:
-    """Return what a lookup takes in an index of 10⁶ blocks over eight workers, and its memory."""
+    """Return the time of a lookup in an index of 10⁶ blocks over eight workers, and its memory."""
     rng, contexts = Random(3), 10_000
     size = BLOCK * BYTES_A_TOKEN
     heads = [rng.randbytes(50 * size) for _ in range(contexts // 20)]
@@ -107,19 +107,19 @@ def index() -> list[Row]:
     held = blocks = 0
     while blocks < 1_000_000:
         content = heads[held % len(heads)] + rng.randbytes(100 * size)
-        blocks += (len(content) - found.sent(f"worker-{held % 8}", "model", content)) // size
+        blocks += (len(content) - found.record_sent(f"worker-{held % 8}", "model", content)) // size
         held += 1
     memory = tracemalloc.get_traced_memory()[0] / 2**20
     tracemalloc.stop()
     times: list[float] = []
     for content in asked:
         began = time.perf_counter()
-        found.held("model", content)
+        found.held_bytes("model", content)
         times.append((time.perf_counter() - began) * 1e6)
     times.sort()
     begun = time.process_time()
     for i, content in enumerate(asked):
-        found.sent(f"worker-{i % 8}", "model", content)
+        found.record_sent(f"worker-{i % 8}", "model", content)
     entered = (time.process_time() - begun) / len(asked) * 1e6
     says = f"median {times[len(times) // 2]:.1f} µs, p99 {times[int(0.99 * len(times))]:.1f} µs; {memory:.0f} MiB"
     return [

@@ -2,7 +2,7 @@
 
 Planner `speculate` against its target alone, in virtual time: seconds, and how often the target was asked.
 
-The draft needs a = 1 s a step, the target t = 4 s, and they agree on each step with probability q, drawn anew for each.
+The draft needs a = 1 s a step, the target t = 4 s, and they agree on each step with probability q.
 With a window of k steps a round has m = (1 - q^k) / (1 - q) steps on average and takes (m - 1) a + t, so it is
 t m / ((m - 1) a + t) times as fast as the target alone (Dynamic Speculative Planning, arXiv 2509.01920; one round at a
 time). The last rows leave the window to the planner, at three prices of a token.

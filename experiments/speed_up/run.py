@@ -22,8 +22,8 @@ from plait.core.interfaces import Progress
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import tool
-from plait.planners.search.evolve import Evolve
 from plait.runtime.client.client import AsyncOrchestrator
+from plait_research.planners.evolve import Evolve
 
 from .._tools.statistics import mean
 from .._tools.worker import InProcess, text_of
@@ -155,7 +155,7 @@ became of it, it mends one place with the probability of the first column. {brea
 `evolve` (4 islands) and fresh samples write {programs} programs each; the best right one counts. What is counted are
 comparisons and hashes of the list's numbers, so no clock decides.
 
-| a place is mended | operations: `evolve` | fresh | fresh ÷ evolve (mean and 95 %) | evolve better | equal |
+| a place is repaired | operations: `evolve` | fresh | fresh ÷ evolve (mean and 95 %) | evolve better | equal |
 |---|---|---|---|---|---|
 """
 _FOOT = """

@@ -33,7 +33,7 @@ def fan(size: int) -> Plan:
 
 
 async def stalls(orchestrator: AsyncOrchestrator, submits: int, plan: Plan) -> list[float]:
-    """Submit a plan so many times at once; return the longest stalls until the last answer, in seconds of CPU."""
+    """Submit a plan a number of times at once; return the longest stalls until the last answer, in seconds of CPU."""
     turns: list[float] = []
 
     async def probe() -> None:

@@ -1,7 +1,7 @@
 """What does a streamed token cost a client?
 
 CPU time, on a server without a model. 24 answers at a time, a line for each token: read by httpx alone with the JSON
-of each line, by the OpenAI client, by plait with nobody reading, and with a reader of the run's events.
+of each line, by the OpenAI client, by plait without a reader, and with a reader of the run's events.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def ways(server: Server, bare: httpx.AsyncClient, client: object, plait: AsyncOr
         async for _ in plait.stream(problem.text, task="countdown", planner=PLANNER, seed=seed):
             pass
 
-    return {"httpx, lines": lines, BASE: openai, "plait, nobody reads": unread, "plait, read": read}
+    return {"httpx, lines": lines, BASE: openai, "plait, no reader": unread, "plait, read": read}
 
 
 async def run(rounds: int = ROUNDS) -> list[Row]:

@@ -29,7 +29,7 @@ Asked = Sequence[Sequence[Sequence[float]]]
 
 
 def shares(asked: Asked, turn: int, alpha: float) -> tuple[list[int], list[int]]:
-    """Return how many segments of each held-out question are taken over in a round, and how many it has."""
+    """Return for each held-out question the number of segments taken over in a round, and its total."""
     known = [score for question in asked[::2] if len(question) > turn for score in question[turn]]
     held_out = [question[turn] for question in asked[1::2] if len(question) > turn and question[turn]]
     if len(known) < LEAST:
@@ -44,7 +44,7 @@ def page_of(path: Path) -> str:
         asked = [json.loads(line)["scores"] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise UsageError(f'{path} cannot be read as lines of {{"question": …, "scores": [[…], …]}}: {error}') from None
-    lines = [f"# Take-overs on {path.name}", "", f"{len(asked)} questions. 95 % intervals, questions drawn anew.", "",
+    lines = [f"# Take-overs on {path.name}", "", f"{len(asked)} questions. 95 % intervals, questions resampled.", "",
              "| round | promised | taken over | segments |", "|---|---|---|---|"]  # fmt: skip
     rows = 0
     for turn in range(max(map(len, asked), default=0)):
@@ -60,7 +60,7 @@ def page_of(path: Path) -> str:
 
 
 def _drawn_anew(taken: Sequence[int], of: Sequence[int]) -> Estimate:
-    """Return the share of all segments with its interval, whole questions being drawn anew."""
+    """Return the share of all segments with its interval, with whole questions resampled."""
     a, b, rng = np.asarray(taken), np.asarray(of), np.random.default_rng(0)
     picks = rng.integers(0, len(a), (2000, len(a)))
     low, high = np.quantile(a[picks].sum(1) / b[picks].sum(1), (0.025, 0.975))

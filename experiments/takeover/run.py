@@ -4,7 +4,7 @@ A small draft and its target write plans of tool calls together, piece by piece.
 
 Draft and target are the smallest and the largest of the bundled planners of tools. Beside `takeover` and `ssr` at
 several thresholds stand the draft alone, the target alone, take-overs at random, a mix of the two by question, and an
-oracle. What a segment's score is worth is told by calibration on questions that are not asked.
+oracle. The worth of a segment's score comes from calibration on questions that are not asked.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Alone(Flow):
     model: str
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Return what it writes."""
+        """Return its text."""
         return await ctx.think(question, model=self.model, max_tokens=256, temperature=0.0, stop="<END_OF_PLAN>")
 
 
@@ -142,9 +142,9 @@ def planner_of(condition: str, calibration: Sequence[Sequence[float]]) -> Planne
         case "draft" | "target":
             return Alone(model={"draft": DRAFT, "target": TARGET}[way])
         case "takeover" | "calibrate":
-            told = {"records": tuple(map(tuple, calibration))} if calibration else {}
+            cell = {"records": tuple(map(tuple, calibration))} if calibration else {}
             scorer = {"scorer": "logprob", "draft": {**draft, "max_tokens": TOKENS}, "rounds": 40}
-            return Takeover.model_validate({**both, **told, **scorer, "threshold": float(level)})
+            return Takeover.model_validate({**both, **cell, **scorer, "threshold": float(level)})
         case "random":
             options = {
                 "scorer": {"name": "experiments.takeover.run:Chance"},
@@ -214,7 +214,7 @@ async def ask_all(config: Config, questions: int, kept: Path, at_once: int = 64)
 
 
 def _row(text: str, condition: str, answer: Answer) -> Row:
-    """Return what is kept of an answer."""
+    """Return the record of an answer."""
     lines = [row for row in answer.trace if row.kind == "think"]
     tokens = {False: 0, True: 0}
     for row in lines:
@@ -239,7 +239,7 @@ def calibration_of(rows: Sequence[Row]) -> list[list[float]]:
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return what has been answered."""
+    """Return the stored answers."""
     return rows_in(lines_of(kept))
 
 
@@ -249,7 +249,7 @@ def rows_in(lines: Sequence[str]) -> list[Row]:
 
 
 def weights() -> float:
-    """Return how many parameters the draft has for one of the target's."""
+    """Return the draft's parameters, as a share of the target's."""
     sizes = [(Path(BUNDLED_MODEL).with_name(name) / "model.safetensors").stat().st_size for name in (DRAFT, TARGET)]
     return sizes[0] / sizes[1]
 
@@ -305,10 +305,10 @@ def page_of(rows: Sequence[Row], command: str, price: float, stem: str = "README
 
     lines += [line(key) for key in CONDITIONS]
     wise = [draft[text] if draft[text].right else target[text] for text in texts]
-    told = share([row.right for row in wise]).percent()
+    cell = share([row.right for row in wise]).percent()
     spent = mean([cost(row) for row in wise]).number()
     lines.append(
-        f"| oracle: the draft where it is right, else the target | {told} | | | | | {spent} | |{' | |' * timed_too}"
+        f"| oracle: the draft where it is right, else the target | {cell} | | | | | {spent} | |{' | |' * timed_too}"
     )
     lines += ["", *_mixes(by, texts, price), ""]
     load = sorted(row.load for row in rows)[len(rows) // 2]
@@ -317,7 +317,7 @@ def page_of(rows: Sequence[Row], command: str, price: float, stem: str = "README
 
 
 def _mixes(by: dict[str, dict[str, Row]], texts: Sequence[str], price: float) -> list[str]:
-    """Return what each way is right beside a mix of draft and target, by question, that costs as much."""
+    """Return, by question, how often each way is right against a mix of draft and target of equal cost."""
 
     def cost(key: str) -> float:
         return float(np.mean([by[key][text].target + price * by[key][text].draft for text in texts]))

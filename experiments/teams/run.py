@@ -42,7 +42,7 @@ ANSWER = 100
 
 
 def agents(p: float, rng: Random) -> Callable[[Job, Random], Result | Failure]:
-    """Return what the scripted agents of one run say."""
+    """Return the replies of the scripted agents of one run."""
 
     def outcome(job: Job, _: Random) -> Result:
         assert isinstance(job.op, ModelCall)
@@ -118,7 +118,7 @@ _ENTRY = re.compile(r"\*\*worker-(\d+) \[\d+\]:\*\*")
 
 
 def workers(claims: bool, uneven: bool, rng: Random, done: list[int]) -> Callable[[Job, Random], Result]:
-    """Return what the workers of one blackboard write; `done` takes the items that they do."""
+    """Return the texts of the workers of one blackboard; `done` takes the items that they do."""
 
     def outcome(job: Job, rest: Random) -> Result:
         assert isinstance(job.op, ModelCall)

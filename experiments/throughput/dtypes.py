@@ -58,7 +58,7 @@ async def rates(model: str, width: int, rounds: int, tokens: int) -> Row:
 
 
 def asked(trade: str, count: int) -> list[dict[str, list[int]]]:
-    """Return prompts of a trade: what stands in a trace before the first token that the model is to write."""
+    """Return prompts of a trade: the part of a trace before the first token that the model is to write."""
     found: list[list[int]] = []
     rng = random.Random(f"{SEED}/{trade}")
     while len(found) < count:

@@ -39,7 +39,7 @@ MAX_TOKENS = 256
 
 
 def prompts(count: int, chat: bool = False) -> list[str]:
-    """Return prompts of different problems, so that no cache helps one contender over another; with `chat` in words."""
+    """Return prompts of different problems, so that no cache favours one contender; with `chat` as sentences."""
     if chat:
         return [f"Tell a story of {count + n} words about the number {1000 + 37 * n}.\n\n" for n in range(count)]
     task = Plugin(name="countdown")

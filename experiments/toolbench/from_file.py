@@ -26,7 +26,7 @@ Question = tuple[str, str, list[int]]
 
 
 def read_recording(path: Path) -> tuple[list[ToolSpec], list[Question]]:
-    """Return the catalogue and the queries. Raises `UsageError` for the first line that is none."""
+    """Return the catalogue and the queries. Raises `UsageError` for the first invalid line."""
     specs: list[ToolSpec] = []
     places: dict[str, int] = {}
     questions: list[Question] = []

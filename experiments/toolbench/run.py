@@ -93,7 +93,7 @@ _HEAD = """# ToolBench's questions
 The 600 questions of [ToolBench](https://github.com/OpenBMB/ToolBench) (its six sets, commit d56fdd89, Apache-2.0) among
 the {tools:,} APIs that they are given, named `service.api`. The share of a
 question's APIs that are among the first k, and its 95 % interval (bootstrap over questions). G1 asks of one service, G2
-and G3 of several. A question has 4.7, 6.1 and 7.2 APIs; those that it needs are not told from others of the same
+and G3 of several. A question has 4.7, 6.1 and 7.2 APIs; those that it needs are mixed with others of the same
 services.
 
 | ranked by | k | G1 ({G1} questions) | G2 ({G2}) | G3 ({G3}) |

@@ -84,7 +84,7 @@ class NativeTurns(Flow):
 
 
 def native_calls(text: str) -> list[tuple[str, dict[str, JsonValue]]] | None:
-    """Return the calls in a turn; empty if there are none, `None` if one cannot be made."""
+    """Return the calls in a turn; empty without any, `None` if one cannot be made."""
     found: list[tuple[str, dict[str, JsonValue]]] = []
     for part in text.split("<tool_call>")[1:]:
         try:
@@ -172,7 +172,7 @@ def parts_of(steps: Sequence[StepRecord], seconds: float) -> dict[str, float]:
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return what has been asked: of the file, or of the one beside it that is compressed (`.gz`)."""
+    """Return the stored answers, from the file or from the compressed one beside it (`.gz`)."""
     packed = kept.with_name(f"{kept.name}.gz")
     if kept.is_file():
         text = kept.read_text(encoding="utf-8")
@@ -221,7 +221,7 @@ def page_of(rows: Sequence[Row]) -> str:
 
 
 def _by_calls(rows: Sequence[Row]) -> list[str]:
-    """Return how many times as fast each way is by the number of a question's calls, under the first condition."""
+    """Return each way's speed-up by the number of a question's calls, under the first condition."""
     failing, latency = CONDITIONS[0]
     chosen = [row for row in rows if (row.failing, row.latency) == (failing, latency)]
     turns = {row.text: row for row in chosen if row.way == "turns"}

@@ -23,7 +23,7 @@ class Shape(NamedTuple):
     calls: int
     lookups: int
     depth: int
-    """Look-ups on the longest chain, each of which needs the one before."""
+    """Look-ups on the longest chain; each needs the one before."""
 
 
 Kept = Callable[[Shape], bool]
@@ -45,17 +45,17 @@ def every(_: Shape) -> bool:
 
 
 def from_calls(least: int) -> Kept:
-    """Return a test for questions of at least so many calls."""
+    """Return a test for questions of at least this number of calls."""
     return lambda each: each.calls >= least
 
 
 def exactly(count: int) -> Kept:
-    """Return a test for questions of so many calls."""
+    """Return a test for questions of this number of calls."""
     return lambda each: each.calls == count
 
 
 def faster(base: Mapping[str, Row], mine: Mapping[str, Row], chosen: Kept) -> str:
-    """Return how many times as fast a way is as another, over questions of a shape that both answer rightly."""
+    """Return one way's speed-up over another, on questions of a shape that both answer rightly."""
     return _said(
         float(np.log(base[text].seconds / row.seconds))
         for text, row in mine.items()

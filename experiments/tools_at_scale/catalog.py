@@ -107,7 +107,7 @@ class Request:
 
 @dataclass
 class Catalog:
-    """`tools` typed tools, of which `apis` belong to domains that are asked about."""
+    """`tools` typed tools; `apis` of them belong to the questions' domains."""
 
     apis: int = 300
     tools: int = 300
@@ -145,14 +145,14 @@ class Catalog:
         return [each.spec for each in self.things.values()]
 
     def needed(self, thing: Thing) -> tuple[Thing, ...]:
-        """Return what has to be made for a thing, itself last."""
+        """Return the things that a thing needs, itself last."""
         found: dict[str, Thing] = {}
         for kind in thing.needs:
             found |= {each.kind: each for each in self.needed(self.things[kind])}
         return (*found.values(), thing)
 
     def requests(self, count: int, seed: int, seen: bool = False) -> list[Request]:
-        """Return questions about one half of the domains that are asked about: those that settings may be chosen on
+        """Return questions about one half of the domains of the questions: those that settings may be chosen on
         (`seen`), or the others."""
         rng = random.Random(seed)
         pool = list(self.things.values())[: self.asked]

@@ -186,14 +186,14 @@ The share of a smallest plan's tools that are among the `k` tools found (recall)
 _PLANS = """
 ## Plans
 
-Planner `workflow` with 12 tools shown, and a model that knows the smallest plan but uses only the tools that it is told
+Planner `workflow` with 12 tools shown, and a model that knows the smallest plan but uses only the tools that it sees
 of. Each step that it writes, in a plan or a repair, is spoilt with a given probability: an unknown tool, argument or
-reference, a missing argument, a part that is not there, steps that wait for one another, a step twice, another tool of
+reference, a missing argument, a missing part, steps that wait for one another, a step twice, another tool of
 the domain; all as likely. So this measures the search, the check and the repair loop, and no model.
 
-*Executable*: the run ended, no call failed, and what was asked for was made. *Edge F1*: of which call's value goes into
-which, against the smallest plan; 0 for a plan that did not run. As each thing has one maker, a plan that runs is nearly
-always the right one. *Depth*: calls one after another, divided by the smallest plan's.
+*Executable*: the run ended, no call failed, and what was asked for was made. *Edge F1*: F1 score of the edges that
+pass values between calls, against the smallest plan; 0 for a plan that did not run. As each thing has one maker,
+a plan that runs is nearly always the right one. *Depth*: calls one after another, divided by the smallest plan's.
 
 | tools | a step is spoilt | most repairs | executable | edge F1 | depth | repairs a plan | searches a plan |
 |---|---|---|---|---|---|---|---|

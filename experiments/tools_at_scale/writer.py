@@ -1,4 +1,4 @@
-"""A model that plans as well as it is told of tools, with errors at known rates: it knows the smallest plan, writes the
+"""A planning model that uses only the tools shown, with errors at known rates: it knows the smallest plan, writes the
 steps whose tools it was shown, asks for those that it misses, and spoils each step with a given probability."""
 
 from __future__ import annotations

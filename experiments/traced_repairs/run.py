@@ -25,7 +25,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.planners.search.code_search import CodeSearch
+from plait_research.planners.code_search import CodeSearch
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

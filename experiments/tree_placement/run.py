@@ -24,8 +24,7 @@ from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.planners.search.tree import Tree
 from plait.policies.schedule.affinity import Affinity
-from plait.policies.schedule.least_loaded import LeastLoaded
-from plait.policies.schedule.random import Random as Anywhere
+from plait.policies.schedule.simple import LeastLoaded, Random as Anywhere
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 
@@ -42,7 +41,7 @@ PLACES: dict[str, tuple[int, Policy]] = {
     "least-loaded": (2, LeastLoaded()),
     "random": (2, Anywhere()),
 }
-"""Engines and policy. With a gap a child goes to its parent's engine unless that runs so many more than the other."""
+"""Engines and policy. With a gap a child goes to its parent's engine unless that runs over `gap` attempts more."""
 
 
 class Even(Scorer):

@@ -1,14 +1,14 @@
 """Three real engines of unequal speed: how long do runs wait, and how many end in time?
 
-Where steps go on real engines of unequal speed, and how many runs end in time.
+Where steps run on real engines of unequal speed, and how many runs end in time.
 
     python -m experiments unequal_engines [--rounds 4] [--load 0.8] [--seconds 480]
 
 Three engines in Ray: one has a core for itself, two share the other one (vLLM on a CPU, the bundled model, one compute
-thread and 16 places each). Runs are votes of four samples on Countdown puzzles, whose lengths nobody knows beforehand.
+thread and 16 places each). Runs are votes of four samples on Countdown puzzles, whose lengths are unknown beforehand.
 First all engines are kept busy, to learn how many runs a second they can do; then runs arrive as a Poisson process at a
 share of that, the same puzzles at the same moments under each policy. Seconds from arrival to answer (p50, p99), and
-the share of runs that end within three times the median of a run alone. `deadline` is told of that limit by
+the share of runs that end within three times the median of a run alone. `deadline` gets that limit from
 `Budget(seconds=…)`, which ends a run that is late; the others are not, as they do not look at it.
 """
 

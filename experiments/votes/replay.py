@@ -72,7 +72,7 @@ def replay_all(
     workers: int,
     kept: Path | None,
 ) -> dict[tuple[str, int], Outcome]:
-    """Return what every rule came to, by its key and the number of samples.
+    """Return the result of every rule, by its key and the number of samples.
 
     Computes in `workers` processes. `kept` is a file where outcomes are kept under rule, size, samples and the files of
     the plugins; it knows nothing of the machine's own, so throw it away when that has changed.
@@ -134,7 +134,7 @@ def replay(rule: Rule, size: int, run: Record, problem: CountdownProblem) -> Row
 
 
 def recorded(run: Record, most: int = TOKENS) -> Any:
-    """Return what `sample-i` ends in: what the i-th recorded sample said, with its length and signals. One that is
+    """Return the result of `sample-i`: the text of the i-th recorded sample, with its length and signals. One that is
     longer than `most` tokens is cut off before its answer."""
     from plait.core.result import Result, Signals, Usage
 

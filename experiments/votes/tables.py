@@ -50,7 +50,7 @@ def rules(outcomes: Outcomes, full: Outcome, found: Findings) -> None:
         "from all but *first right*. *Change*: paired difference from the full majority vote. *Saved*: tokens not "
         "generated; those of stopped branches up to the stop were. *In sequence*: tokens generated one after another "
         "until the answer is there. *Waves of k*: at most k branches run at a time, and the next one starts when one "
-        "of them ends (policy `waves`); this waiting counts in sequence and is no part of the critical path. *Pays*: "
+        "of them ends (policy `waves`); this waiting counts in sequence and not on the critical path. *Pays*: "
         "saves tokens at a loss of a point at most, or is surely more accurate. †: its settings were chosen on the "
         "first half of these problems; see below."
     )
@@ -239,7 +239,7 @@ def merges_alike(outcomes: Outcomes, sizes: Sequence[int], found: Findings) -> N
         rows.append(row)
     n = len(outcomes["majority", sizes[0]].solved)
     note = (
-        f"{n} problems, drawn anew with the log-probabilities of the whole vocabulary, from which the statistics of "
+        f"{n} problems, sampled again with the log-probabilities of the whole vocabulary, from which the statistics of "
         "confidence are made here (above: of the 20 likeliest tokens). *Points*: paired difference from the majority."
     )
     found.tables.append(
@@ -268,7 +268,7 @@ def judge(runs: Sequence[Record], found: Findings) -> None:
         columns = ("first steps", "pairs", "of the same answer", "AUROC")
         note = (
             "The judge of the policy `redundant`: Jaccard similarity of the sets of operations that two samples of one "
-            "problem have carried out after so many steps. Pairs of samples that both have an answer; 0.5 is chance. "
+            "problem have carried out by then. Pairs of samples that both have an answer; 0.5 is chance. "
             "DeepPrune's trained judge has 0.71 on models it has not seen, as its authors report."
         )
         found.tables.append(Table("How good the judge of redundancy is", columns, rows, note))

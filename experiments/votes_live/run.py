@@ -114,7 +114,7 @@ async def _vote(orchestrator: AsyncOrchestrator, engine: Engine, text: str, leve
     policies = [Plugin.of(each) for each in setting.policies]
     answer = await orchestrator.run(text, task=task, planner=planner_of(setting), policies=policies, seed=seed)
     spent = time.perf_counter() - began
-    await _rested(engine)  # what goes on after the end is counted too
+    await _rested(engine)  # work after the end counts too
     branches = [step for step in answer.trace if step.kind == "think"]
     given_up = [step for step in branches if step.state == "cancelled"]
     stopped = [step for step in given_up if _ran(step)]
@@ -137,7 +137,7 @@ def _ran(step: StepRecord) -> bool:
 
 
 def rows_of(kept: Path) -> list[Row]:
-    """Return what has been asked."""
+    """Return the stored answers."""
     return [Row(**json.loads(line)) for line in lines_of(kept)]
 
 

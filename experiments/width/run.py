@@ -2,7 +2,7 @@
 
 Tokens a second of the engine against how many lines it decodes at once, on this machine.
 
-Shown beside every speed-up, so that nobody takes a CPU for a GPU. Decides which widths are tried, in which order.
+Shown beside every speed-up, so that no one takes a CPU for a GPU. Decides which widths are tried, in which order.
 """
 
 from __future__ import annotations

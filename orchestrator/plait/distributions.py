@@ -16,8 +16,8 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "plait-research": {
         "planner": (
-            "blackboard", "debate", "deepprune", "exchange", "layers", "mars", "partial-rollout", "scale", "ssr",
-            "takeover",
+            "blackboard", "code-search", "debate", "deepprune", "evolve", "exchange", "layers", "mars",
+            "partial-rollout", "scale", "ssr", "takeover",
         ),
         "policy": ("deepconf", "deepconf-consensus"),
         "merge": ("alike", "distinct", "shortest-majority"),

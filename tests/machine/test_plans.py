@@ -61,7 +61,7 @@ def test_only_a_thought_has_a_context_to_continue(step: Step) -> None:
 
 def test_a_quorum_of_more_than_there_are_is_refused() -> None:
     assert refusal(call("a"), call("b"), join("j", "a", "b", "a", quorum=3)) == (
-        "r:j needs 3 branches done and has 2: it could never close"
+        "r:j needs 3 finished branches and has 2: it could never close"
     )
 
 
@@ -166,7 +166,7 @@ def test_steps_of_two_expansions_do_not_see_one_another() -> None:
     world.succeed("f", "plan")
     world.expand("e", call("a"), closed=False)
     world.expand("f", call("b", "a"))
-    assert "refers to 'a', which is no step it can see" in failed_with(world, "f")
+    assert "refers to 'a', which is not a step in its scope" in failed_with(world, "f")
 
 
 def test_a_refused_patch_leaves_no_trace() -> None:

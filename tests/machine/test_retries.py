@@ -262,7 +262,7 @@ def test_a_step_that_ends_two_workers_is_not_given_to_a_third() -> None:
         world.down(worker)
     assert world.finish.status == "failed"
     assert world.finish.failure is not None and world.finish.failure.kind == "EngineError"
-    assert "not run again" in world.finish.failure.message
+    assert "not retried" in world.finish.failure.message
     assert sum(each.up for each in world.machine.workers.values()) == 1
     assert world.state("s:fine") == "running"
     world.succeed("s:fine", "x")

@@ -18,9 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
-from plait.policies.search.beam import Beam
+from plait.policies.search.beams import Beam, Dvts
 from plait.policies.search.dfs import Dfs
-from plait.policies.search.dvts import Dvts
 from plait.policies.search.ets import Ets
 from plait.policies.search.particle import Particle, draw_probabilities
 from plait.policies.search.rebase import share_children

@@ -16,8 +16,7 @@ from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._ballots import percentile, top_two
 from plait.policies.merge.weighted import Weighted
-from plait.policies.stop.adaptive_consistency import AdaptiveConsistency
-from plait.policies.stop.esc import _Windows
+from plait.policies.stop.votes import AdaptiveConsistency, _Windows
 from plait.tasks.plain import Plain
 from plait.workers._shared.confidence import ConfidenceTrace, add_position
 from tests.oracles.harness import Oracle, take

@@ -13,15 +13,16 @@ import pytest
 
 from plait import Orchestrator, tool
 from plait.core.errors import TaskError
-from plait.core.programs import build_tracer, harness, read_outputs
-from plait.planners.search.code_search import CodeSearch
-from plait.planners.search.code_search.programs import mutate_inputs, read_tests
-from plait.planners.search.code_search.selection import Evidence, choose, is_decided, score_mutually
+from plait.core.programs import harness, read_outputs
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
 from plait_bench.environments.humaneval import HumanEvalEnvironment
 from plait_bench.tasks.humaneval import HumanEval
+from plait_research.planners._program_probes import build_tracer
+from plait_research.planners.code_search import CodeSearch
+from plait_research.planners.code_search.programs import mutate_inputs, read_tests
+from plait_research.planners.code_search.selection import Evidence, choose, is_decided, score_mutually
 
 PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
 RIGHT = "```python\ndef larger(a, b):\n    return a if a > b else b\n```"

@@ -20,7 +20,7 @@ from plait.core.ops import ModelCall
 from plait.core.plan import Plan, Step, validate
 from plait.core.request import Request
 from plait.core.result import Result
-from plait.planners.threads.threads.dialects import load
+from plait.planners.threads.threads.dialects import load, names as dialect_names
 from plait.runtime.driver.flows import first_patch
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
@@ -28,7 +28,7 @@ from tests.plugin_names import module_names
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = module_names("planners")
-DIALECTS = module_names("planners/plait/planners/threads/threads/dialects")
+DIALECTS = dialect_names()
 PROMPT = "Translate these words into German: water, light, air."
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -191,9 +191,12 @@ def test_a_published_planner_says_where_it_is_from_its_defaults_and_what_differs
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_a_dialect_says_where_it_is_from_its_defaults_and_what_differs(name: str) -> None:
-    doc = " ".join(
-        (ROOT / "planners/plait/planners/threads/threads/dialects" / f"{name}.py").read_text().split('"""')[1].split()
-    )
+    folder = ROOT / "planners/plait/planners/threads/threads/dialects"
+    if (file := folder / f"{name}.py").exists():
+        doc = " ".join(file.read_text().split('"""')[1].split())
+    else:  # a table: the text after it
+        table = (folder / "tables.py").read_text().partition(f"\n{name.replace('-', '_').upper()} = ")[2]
+        doc = " ".join(table.split('"""')[1].split())
     assert name == "countdown" or re.search(r"arXiv \d{4}\.\d{5}", doc)
     assert name == "countdown" or re.search(r"\bdefaults\b", doc, re.IGNORECASE)
     assert name == "countdown" or re.search(r"\bdiffer", doc, re.IGNORECASE)

@@ -24,6 +24,7 @@ from plait.core.errors import PlaitError
 from plait.core.interfaces import Planner
 from plait.core.ops import ModelCall
 from plait.core.plan import Plan
+from plait.planners.threads.threads import dialect_names
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.runtime.client.answer import Answer
 from plait.runtime.driver import expander
@@ -124,7 +125,7 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
     }
     for name in module_names("planners"):
         if name == "threads":
-            for dialect in module_names("planners/plait/planners/threads/threads/dialects"):
+            for dialect in dialect_names():
                 small = {"rounds": 3, "max_branches": 20}
                 asked = COUNTDOWN if dialect == "countdown" else ("plain", PUZZLE)
                 yield f"threads-{dialect}", "threads", {"dialect": dialect, **small}, asked

@@ -15,16 +15,17 @@ import pytest
 from plait import AsyncOrchestrator, Orchestrator
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
-from plait.core.programs import build_timer, read_outputs
+from plait.core.programs import read_outputs
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import tool
-from plait.planners.search.evolve import Evolve
-from plait.planners.search.evolve.islands import _read_changes  # pyright: ignore[reportPrivateUsage]
-from plait.planners.search.evolve.population import Grid, Member, is_better, median_and_deviation
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.code import CodeEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox, shared
+from plait_research.planners._program_probes import build_timer
+from plait_research.planners.evolve import Evolve
+from plait_research.planners.evolve.islands import _read_changes  # pyright: ignore[reportPrivateUsage]
+from plait_research.planners.evolve.population import Grid, Member, is_better, median_and_deviation
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

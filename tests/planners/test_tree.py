@@ -22,7 +22,7 @@ from plait.core.search import Scorer, SearchNode, SearchTree
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.vote import choose
 from plait.policies.schedule.affinity import Affinity
-from plait.policies.schedule.random import Random as Anywhere
+from plait.policies.schedule.simple import Random as Anywhere
 from plait.policies.score.model import Model
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted

@@ -20,7 +20,7 @@ from plait.core.result import Failure
 from plait.core.states import State
 from plait.planners.votes.adaptive import Adaptive
 from plait.policies.allocate.by_saturation import BySaturation
-from plait.policies.merge.majority import Majority
+from plait.policies.merge.votes import Majority
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branches, ended, voter

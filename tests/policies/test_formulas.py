@@ -17,10 +17,10 @@ from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._stopping import Poll
 from plait.policies.merge.best_of import BestOf
-from plait.policies.merge.majority import Majority
+from plait.policies.merge.votes import Majority
 from plait.policies.merge.weighted import Weighted
-from plait.policies.stop.esc import ESC
 from plait.policies.stop.semantic_entropy import SemanticEntropy
+from plait.policies.stop.votes import ESC
 from plait.runtime.plugins.loader import Plugins
 from tests.policies.branches import LETTERS, branch, confident, ended, voter
 

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies.merge.best_of import BestOf
-from plait.policies.merge.collect import Collect
-from plait.policies.merge.majority import Majority
+from plait.policies.merge.values import Collect
+from plait.policies.merge.votes import Majority
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 MAJORITY, BEST = Majority(), BestOf()

@@ -341,7 +341,7 @@ def test_what_waves_hold_back_is_never_started_once_the_vote_is_decided() -> Non
 
 def test_a_branch_that_expands_is_in_flight_until_its_expansion_is_over() -> None:
     """The policy reads states, so a plan by hand will do: two branches, of which one waits for its expansion."""
-    from plait.policies.schedule.waves import Waves
+    from plait.policies.schedule.simple import Waves
     from tests.machine.kit import World, join, think as step
 
     world = World(policies={"waves": Waves(n=1)})

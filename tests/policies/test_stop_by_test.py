@@ -10,9 +10,9 @@ import pytest
 from plait.core.errors import PluginError
 from plait.core.states import State
 from plait.policies._stopping import Poll
-from plait.policies.merge.posterior import Posterior
+from plait.policies.merge.votes import Posterior
 from plait.policies.stop.cges import CGES
-from plait.policies.stop.sprt import SPRT
+from plait.policies.stop.votes import SPRT
 from tests.policies.branches import LETTERS, branch, ended
 
 

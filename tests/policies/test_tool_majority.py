@@ -22,8 +22,8 @@ from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
 from plait.planners.tools.react import React
 from plait.policies.merge.tool_majority import ToolMajority
-from plait.policies.schedule.waves import Waves
-from plait.policies.stop.first_finish import FirstFinish
+from plait.policies.schedule.simple import Waves
+from plait.policies.stop.votes import FirstFinish
 from plait.workers.scripted import Reply, Scripted
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import SimReport, simulate

@@ -16,9 +16,7 @@ from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._ballots import percentile
 from plait.policies.merge.best_scored import BestScored
-from plait.policies.merge.inverse_entropy import InverseEntropy
-from plait.policies.merge.majority import Majority
-from plait.policies.merge.self_certainty import SelfCertainty
+from plait.policies.merge.votes import InverseEntropy, Majority, SelfCertainty
 from plait.policies.merge.weighted import Weighted
 from plait_research.policies.merge.shortest_majority import ShortestMajority
 from tests.policies.branches import LETTERS, branch, branches, confident, ended, voter

@@ -41,7 +41,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in module_names("planners"):
         own = OPTIONS.get(name, {})
         yield from ((name, {**own, key: value}) for key, value in counts("planner", name))
-    for name in module_names("policies/plait/policies/search"):
+    for name in Plugins.listed("search"):
         beam = {"max_branches": 100_000}
         for key, value in counts("search", name):
             yield "tree", {**beam, "search": {"name": name, "options": {key: value}}}

@@ -6,7 +6,7 @@
 
 A sum's teacher errs on purpose, so that votes have something to outvote: some of its traces are careful (every step is
 written; a step is off at times), the others hasty (only the answer, off more often, at times by working from left to
-right in disregard of `*` before `+`). Which it will be is not told; a sampled trace shows it in its length and its
+right in disregard of `*` before `+`). The text does not show which; a sampled trace shows it in its length and its
 confidence.
 """
 
@@ -92,7 +92,7 @@ def value_trace(rng: random.Random) -> Trace:
 
 
 def step_trace(rng: random.Random) -> Trace:
-    """One of the steps after which the target can still be reached; where there is none, any step."""
+    """One of the steps after which the target can still be reached; without one, any step."""
     while True:
         numbers, target = state(rng)
         options = after(numbers)
@@ -178,7 +178,7 @@ def attempt(rng: random.Random, words: list[str], skill: Skill) -> str:
 
 
 def _careful(rng: random.Random, words: list[str], slip: float) -> str:
-    """Step by step; after a slip the work goes on with the wrong value, cut to the range."""
+    """Step by step; after a slip the work continues with the wrong value, cut to the range."""
     left = list(words)
     lines: list[str] = []
     while len(left) > 1:

@@ -1,4 +1,4 @@
-"""`python -m training.calls`: teach SmolLM2 how many calls a question wants. It goes on where a checkpoint is.
+"""`python -m training.calls`: teach SmolLM2 how many calls a question wants. It resumes from a checkpoint.
 
 python -m training.calls --minutes 50      # train; adapter, checkpoint and curve go to build/training/calls
 """
@@ -27,7 +27,7 @@ SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 FOLDER = Path("build/training/calls")
 HELD_OUT = 16
 WINDOW = 4
-"""A step's questions are as long as one another, out of so many times as many: what is padded is work for nothing."""
+"""Each step takes questions of similar length out of a larger draw (this factor), so that little is padded."""
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

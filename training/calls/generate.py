@@ -161,7 +161,7 @@ class _Named:
 def _asked(
     function: Function, named: _Named, count: int, rng: random.Random
 ) -> tuple[list[str], list[tuple[str, dict[str, object]]]]:
-    """Return what is said to want `count` calls of a function, as pieces of sentences, and the calls."""
+    """Return pieces of sentences that ask for `count` calls of a function, and the calls."""
     rows = [{a.names[0]: value_of(a.kind, rng) for a in function.needed} for _ in range(count)]
     free = [a.names[0] for a in function.needed if a.kind not in ("ints", "pair", "bool") and "choice" not in a.kind]
     way = rng.choice(("each", "tails", "one varies", "one varies")) if count > 1 else "each"

@@ -36,7 +36,7 @@ class LoraLinear(nn.Module):
 
 
 def adapt(model: Any, first: int, seed: int = 0) -> list[nn.Parameter]:
-    """Put adapters into the layers of a Llama from number `first` on. Return what is trained; the rest is frozen."""
+    """Put adapters into a Llama's layers from number `first`. Return the trained parameters; the rest is frozen."""
     torch.manual_seed(seed)
     model.requires_grad_(False)
     for layer in model.model.layers[first:]:

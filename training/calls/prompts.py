@@ -22,6 +22,6 @@ The functions are:
 
 
 def prompt(example: Example) -> str:
-    """Return what a user's message holds."""
+    """Return the content of a user's message."""
     brief = PlanningContext(Request(text=example.question), Plain(text=example.question), example.tools)
     return prompts.plan_prompt(CallConfig(template=TEMPLATE), brief) + "\n"

@@ -1,4 +1,4 @@
-"""`python -m training.grpo`: reinforcement learning on five-number Countdown. Each command goes on where it was.
+"""`python -m training.grpo`: reinforcement learning on five-number Countdown. Each command resumes where it stopped.
 
 python -m training.grpo start --steps 320     # the supervised start, from the bundled model
 python -m training.grpo loop --steps 20       # GRPO on the engine by the product's loop

@@ -1,7 +1,7 @@
 """The contenders of the page: GRPO with and without credit by thread, rejection sampling, more supervised training.
 
 Each of the first three makes the same number of steps on as many rollouts of its own; the supervised one trains for the
-seconds of CPU that the longest of them took. They take turns, and go on where they were.
+seconds of CPU that the longest of them took. They take turns, and resume where they stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rollouts(learner: Learner, problems: int, branches: int) -> list[list[Record
 
 
 def reinforce(folder: Path, start: Path, arm: str, seed: int, steps: int, problems: int, branches: int) -> Learner:
-    """Make the steps of an arm that are missing, of so many."""
+    """Run the missing steps of an arm, up to a total."""
     method, credit = RL[arm]
     learner = Learner(folder, start, method, seed=seed, keep=5)
     with train.stopping() as stopped:
@@ -62,8 +62,8 @@ def reinforce(folder: Path, start: Path, arm: str, seed: int, steps: int, proble
 
 
 def supervise(folder: Path, start: Path, seed: int, seconds: float) -> float:
-    """Train on more traces of the supervised start for so many seconds of CPU, with its rates, warmed up and decayed
-    anew; return the seconds. How many steps that are is found out with the first five."""
+    """Train on more traces of the supervised start for a number of CPU seconds, with its rates, warmed up and decayed
+    again; return the seconds. The first five steps give the number of steps."""
     done = folder / "done.json"
     if done.exists():
         return float(json.loads(done.read_text())["cpu"])

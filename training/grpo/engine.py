@@ -1,5 +1,5 @@
 """The product's loop on an engine: rollouts of the planner `threads`, steps of our trainer, its weights into the
-running engine, and on. Killed at any moment, the same call goes on."""
+running engine, and so on. After a kill at any moment, the same call resumes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Written:
         self.logprobs += logprobs
 
     def segments(self, policy: int, first: Role) -> tuple[WeightsSegment, ...]:
-        """Return the stretches that the model wrote: one by whoever began, those behind a join by who goes on."""
+        """Return the segments that the model wrote: one by the thread that began, and one after each join."""
         starts = [at for at, one in enumerate(self.mask) if one and not (at and self.mask[at - 1])]
         ends = [at + 1 for at, one in enumerate(self.mask) if one and not (self.mask[at + 1 :] or [0])[0]]
         return tuple(

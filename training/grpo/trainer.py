@@ -50,7 +50,7 @@ class Loss:
 
 
 def examples(rollouts: Sequence[Sequence[Record]], method: Method) -> list[Example]:
-    """Return what is trained on: of GRPO the records whose advantage is not 0, of rejection sampling those that were
+    """Return the training records: of GRPO the records whose advantage is not 0, of rejection sampling those that were
     right."""
     records = [record for rollout in rollouts for record in rollout if record.generated]
     if method == "rejection":

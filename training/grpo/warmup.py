@@ -11,7 +11,7 @@ from ..trades import TRADES
 
 
 def run(folder: Path, steps: int, seed: int = 1) -> Path:
-    """Train, or go on where a checkpoint in the folder is; return the exported model."""
+    """Train, or resume from a checkpoint in the folder; return the exported model."""
     config = train.TrainConfig(
         steps=steps, seed=seed, warmup=20, matrix_rate=0.01, other_rate=2e-3, save_every=10, trade="five"
     )

@@ -119,7 +119,7 @@ def outline(made: Sequence[BracketStep]) -> str:
 
 
 def listed(made: Sequence[BracketStep]) -> str:
-    """A plan as it stands in the question which is best."""
+    """A plan as it is written in the question which plan is best."""
     return "\n".join(f"{number}. {step.text}" for number, step in enumerate(made, 1))
 
 

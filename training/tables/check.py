@@ -106,7 +106,7 @@ class Call(NamedTuple):
 
 
 def read_action(text: str) -> Call | None:
-    """The one call of a turn, `Action: add(482, "n0")`; None for what is none."""
+    """The one call of a turn, `Action: add(482, "n0")`; None for any other text."""
     found = _ACTION.fullmatch(text)
     if found is None or found[1] not in PARAMETERS:
         return None
@@ -123,7 +123,7 @@ def read_finish(text: str) -> str | None:
 
 
 def read_calls(text: str) -> list[Call] | None:
-    """The native calls of a turn; None where one cannot be read, empty where there is none."""
+    """The native calls of a turn; None where one cannot be read, empty without any."""
     out: list[Call] = []
     for body in _CALL.findall(text):
         match _json(body):

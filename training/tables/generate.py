@@ -161,7 +161,7 @@ def plan_trace(rng: random.Random, case: Case) -> Text:
 
 
 def _failing_rounds(rng: random.Random, case: Case, failing: float, most: int) -> Rounds:
-    """Rounds of which at least one was planned, all of them failed but perhaps the last."""
+    """Rounds, at least one; all of them failed but perhaps the last."""
     rounds = Rounds(rng, case, failing)
     for _ in range(most):
         rounds.plan(failing)
@@ -302,7 +302,7 @@ def _several(rng: random.Random, case: Case) -> list[str]:
 
 
 def _draw(rng: random.Random, most: int) -> str:
-    """A question of the training split that takes at most so many calls."""
+    """A question of the training split that takes at most a number of calls."""
     while True:
         text = words(asking.draw(rng, most=most))
         if not asking.is_test(text):

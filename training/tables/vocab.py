@@ -18,7 +18,7 @@ MARKS = (
     *("<plan>", "<replan>", "<previous>", "<again>", "<joiner>", "<last>", "<react>", "<native>", "<split>", "<go>"),
     *("<failed>",),
 )
-"""What stands for instructions, and for the text of a failure."""
+"""Replacement of instructions, and of the text of a failure."""
 
 RULES: tuple[tuple[str, str], ...] = (
     (r"\A(?:error|not run|none)[^\n]*", "<failed>"),

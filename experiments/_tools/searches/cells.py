@@ -31,7 +31,7 @@ REFLECTIONS = {96: (3, 9), 24: (1, 3)}
 def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
     """Return a method's options of the planner `tree` for a number of nodes. `majority`, `best-of-n` and `weighted-n`
     (a vote by score) sample whole lines; all others vote by score. Widths are set so that the nodes last to the full
-    depth. A search that chooses anew after each node has a sixth of the nodes in flight, 16 of 96 and 4 of 24."""
+    depth. A search that chooses again after each node has a sixth of the nodes in flight, 16 of 96 and 4 of 24."""
     wide = max(4, nodes // depth)
     keep = max(range(max(1, wide // 5), max(1, wide // 4) + 1), key=lambda each: (each * (wide // each), each))
     name, _, flying = method.partition(", ")
@@ -74,7 +74,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
 
 
 def _branching(nodes: int, depth: int) -> int:
-    """Return the least number of children of each node with which a tree has so many nodes."""
+    """Return the least number of children of each node with which a tree has that number of nodes."""
     return next(each for each in count(2) if sum(each**level for level in range(1, depth + 1)) >= nodes)
 
 
@@ -90,7 +90,7 @@ def _lists(nodes: int, depth: int) -> tuple[int, int]:
 
 
 def planned(options: Mapping[str, object], size: int, nodes: int, **more: object) -> Measured:
-    """Return the planner of some options on puzzles of so many numbers."""
+    """Return the planner of some options on puzzles with that number of numbers."""
     step = {"stop": (";",), "max_tokens": 64}
     given: dict[str, object] = {"n": SLOTS, "max_branches": nodes, "depth": size - 1, "step": step}
     return Measured.model_validate({**given, **options, **more})
@@ -146,7 +146,7 @@ def collect(kept: Path, names: Sequence[str], run: Callable[[str, int], Outcome]
 
 
 def kept_in(kept: Path, seed: int, names: Sequence[str]) -> dict[str, list[Outcome]]:
-    """Return what is in such a file: of each cell the puzzles from the first on."""
+    """Return the content of such a file: for each cell its puzzles, from the first."""
     known: dict[str, dict[int, Outcome]] = {name: {} for name in names}
     for line in kept.read_text(encoding="utf-8").splitlines() if kept.is_file() else ():
         row = json.loads(line)

@@ -83,7 +83,7 @@ class Script:
         """Whether a line of a thread has reached the target."""
 
     def __call__(self, job: Job, random: Random) -> Result:
-        """Return what it writes for a prompt."""
+        """Return its reply to a prompt."""
         if not isinstance(job.op, ModelCall):
             return Result()
         prompt = "".join(part.text for part in job.op.parts if isinstance(part, Text))
@@ -171,11 +171,11 @@ class Shown(NamedTuple):
     target: int
     steps: list[Move]
     rest: str
-    """What is said behind the steps."""
+    """What follows the steps."""
 
 
 def read(prompt: str) -> Shown:
-    """Return what a prompt shows."""
+    """Return the state that a prompt shows."""
     shown = _PUZZLE.search(prompt)
     assert shown is not None, prompt
     return Shown(tuple(int(word) for word in shown[2].split()), int(shown[1]), steps_of(shown[3]), shown[4])
@@ -215,7 +215,7 @@ class _Dialect(CountdownDialect):
 
 
 def threaded(size: int, nodes: int) -> Planner:
-    """Return the planner `threads` with the tokens of so many nodes: up to 8 different first steps, a thread behind
+    """Return the planner `threads` with the tokens of a number of nodes: up to 8 different first steps, a thread behind
     each, and the parent's answer. No claim is verified, and no thread ends the others."""
     width = min(8, nodes // size)
     each = int(((nodes - width) * STEP - 2 - RESTATED * (size - 1)) / width)

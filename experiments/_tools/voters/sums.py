@@ -56,7 +56,7 @@ def sums(count: int, seed: int) -> list[str]:
 
 
 def read(kept: Path, count: int, seed: int) -> list[Drawn]:
-    """Return what has been drawn of the first `count` sums of a seed; a last line that was cut off is left out."""
+    """Return the samples drawn for the first `count` sums of a seed; a last line that was cut off is left out."""
     lines = kept.read_text(encoding="utf-8").split("\n")[:-1] if kept.is_file() else []
     drawn: list[Drawn] = [json.loads(line) for line in lines]
     wanted = set(sums(count, seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, cast
@@ -61,7 +62,10 @@ class Plugin(Frozen):
             raise ValueError(f"{plugin!r} is no plugin: give a name, a Plugin, or an instance of a plugin's class")
         module = kind.__module__.split(".")
         if module[:2] in (["plait", "policies"], ["plait", "planners"]) and len(module) == 4:
-            return cls(name=module[-1].replace("_", "-"), options=options)
+            shared: dict[str, str] = getattr(importlib.import_module(".".join(module[:3])), "SHARED", {})
+            named = {home: name for name, home in shared.items()}  # several share a file
+            name = named.get(f"{module[3]}:{kind.__qualname__}", module[3].replace("_", "-"))
+            return cls(name=name, options=options)
         name = f"{kind.__module__}:{kind.__qualname__}"
         HANDED_OVER[name] = kind
         return cls(name=name, options=options)

@@ -9,7 +9,7 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["MAIN", "Cell", "build_timer", "build_tracer", "harness", "has_returned", "normalise_output", "read_outputs"]
+__all__ = ["MAIN", "Cell", "harness", "has_returned", "normalise_output", "read_outputs", "wrap_main"]
 
 Cell = tuple[str, JsonValue]
 """What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
@@ -73,58 +73,6 @@ def _run():
         else:
             say("value", value)
 _run()
-"""
-
-_TIMER = """
-
-def _plait_timed(inputs, repeats):
-    import copy, time
-    loops, spent = 1, []
-    while len(spent) < repeats:
-        given = [copy.deepcopy(inputs) for _ in range(loops)]
-        begun = time.process_time()
-        for each in given:
-            for args in each:
-                {entry}(*args)
-        took = time.process_time() - begun
-        if took < 0.005 and loops < 1024:
-            loops *= 2
-        else:
-            spent.append(took / loops)
-    return spent
-"""
-_TRACER = """
-
-def _plait_traced(args, most):
-    import sys
-    lines = []
-    def changed(frame, known):
-        for name, value in frame.f_locals.items():
-            text = repr(value)[:80]
-            if known.get(name) != text:
-                known[name] = text
-                yield f"{{name}} = {{text}}"
-    def enter(frame, event, given):
-        if frame.f_code.co_filename != "program.py" or frame.f_code.co_name == "_plait_traced":
-            return None
-        known, last = {{}}, [frame.f_lineno]
-        def step(frame, event, given):
-            what = list(changed(frame, known))
-            if event == "return":
-                what.append(f"returns {{repr(given)[:80]}}")
-            if (what or event == "exception") and len(lines) < most:
-                lines.append([last[0], ", ".join(what) or f"raises {{given[0].__name__}}"])
-            last[0] = frame.f_lineno
-            return step
-        return step
-    sys.settrace(enter)
-    try:
-        {entry}(*args)
-    except Exception:
-        pass
-    finally:
-        sys.settrace(None)
-    return lines
 """
 
 
@@ -198,26 +146,8 @@ def _is_same(one: JsonValue, other: JsonValue) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def build_timer(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repeats: int, key: str) -> str:
-    """Return a program that times a function: its one value is a list of `repeats` times, in seconds of CPU a pass over
-    all inputs. A pass is repeated until a time is 5 ms long. `key` as for `harness`."""
-    return harness(
-        program + _TIMER.format(entry=entry),
-        "_plait_timed",
-        [[[list(arguments) for arguments in inputs], repeats]],
-        key,
-    )
-
-
-def build_tracer(program: str, entry: str, args: Sequence[JsonValue], most: int, key: str) -> str:
-    """Return a program that says which lines ran in one call of a function: its one value is a list of at most `most`
-    pairs, a line's number and what it set or returned. `key` as for `harness`."""
-    program, entry = _callable(program, entry)
-    return harness(program + _TRACER.format(entry=entry), "_plait_traced", [[list(args), most]], key)
-
-
-def _callable(program: str, entry: str) -> tuple[str, str]:
-    """Return a program with a function of its own, so that more can be put behind it."""
+def wrap_main(program: str, entry: str) -> tuple[str, str]:
+    """Return a program whose entry is a function, so that text can be appended to it, and the name of that function."""
     if entry != MAIN:
         return program, entry
     _, last = _split_files(program)

@@ -92,14 +92,13 @@ def _short(value: JsonValue) -> str:
 
 
 def models_of(workers: Sequence[Worker]) -> tuple[str, ...]:
-    """Return what tells the models of started workers from others. A worker that cannot say is known by its kind and
-    the model that it was given."""
+    """Return the identities of the models of started workers: a worker's own, or its kind and the model's name."""
     thinking = [worker for worker in workers if "think" in worker.serves]
     return tuple(sorted({getattr(worker, "identity", "") or " ".join(called(worker)).strip() for worker in thinking}))
 
 
 def called(worker: Worker) -> tuple[str, str]:
-    """Return what a worker's kind is called, and its model; no model where a server has one of its own."""
+    """Return the name of a worker's kind and of its model; the latter is empty if the server chooses it."""
     inner: object = worker
     while (within := getattr(inner, "inner", None)) is not None:
         inner = within
@@ -108,8 +107,8 @@ def called(worker: Worker) -> tuple[str, str]:
 
 
 def facts(workers: Sequence[Worker], tools: Sequence[ToolSpec], given: bool) -> dict[str, JsonValue]:
-    """Return what a journal remembers of the models and tools of a session. `given`: the workers were handed over, and
-    the settings say nothing of them."""
+    """Return the journal's record of a session's models and tools. `given`: a program passed the workers, so that the
+    settings do not describe them."""
     out: dict[str, JsonValue] = {"models": list(models_of(workers)), "tool_digests": {**tool_digests(tools)}}
     if given and (thinking := [worker for worker in workers if "think" in worker.serves]):
         out |= dict(zip(("worker", "model"), called(thinking[0]), strict=True))
@@ -117,9 +116,10 @@ def facts(workers: Sequence[Worker], tools: Sequence[ToolSpec], given: bool) -> 
 
 
 def check(run: str, meta: Mapping[str, JsonValue], workers: Sequence[Worker], tools: Sequence[ToolSpec]) -> None:
-    """Raise `ConfigError` for a run that began with other models or tools than there are here, by the first field that
-    differs. A tool that is not here at all is no difference: a step that calls it says so. No more is a model, where
-    nothing here generates: what is left may be calls of tools."""
+    """Compare a run's models and tools with these. Raises `ConfigError` with the first field that differs.
+
+    A missing tool is ignored, since a step that calls it fails with an error of its own. Models are ignored if no
+    worker here generates: the remaining steps may be tool calls."""
     models, digests = meta.get("models"), meta.get("tool_digests")
     here = Provenance(models=models_of(workers), tools=tool_digests(tools))
     there = Provenance.model_validate({"models": models or here.models, "tools": digests or {}})

@@ -14,8 +14,6 @@ from .ops import Kind
 from .plan import Step
 from .result import NO_USAGE, Failure, Signals, Usage
 
-__all__ = ["steps_table"]
-
 _FINAL = ("done", "failed", "cancelled")
 
 
@@ -25,8 +23,8 @@ plain tuple, which costs a third of a named one: a report holds all moves of all
 
 
 @dataclass(slots=True, repr=False)
-class StepRecord:
-    """One step of a run at one moment. Times are seconds after the run began."""
+class PlannedStep:
+    """A step as its plan has it."""
 
     step: str
     """Step id."""
@@ -41,6 +39,12 @@ class StepRecord:
     """Id of the step whose context it continues."""
     after_own: bool = False
     """It continues only what that step generated itself, and not what its expansion added."""
+
+
+@dataclass(slots=True, repr=False)
+class StepRecord(PlannedStep):
+    """One step of a run at one moment. Times are seconds after the run began."""
+
     state: str = "waiting"
     moves: tuple[Change, ...] = ()
     """Oldest first. Before the first it is waiting."""

@@ -11,8 +11,6 @@ from .chat import Message
 from .declarations import Free, PluginModel
 from .tools.tool import Tool
 
-__all__ = ["Environment"]
-
 Style = Literal["serial", "direct", "threads"]
 
 

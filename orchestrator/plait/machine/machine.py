@@ -594,7 +594,6 @@ class Machine:
         self._records.actions.append(finish(run, run.root.output))
 
     def _remember(self, run: str) -> None:
-        # A dictionary keeps its order of insertion, so the oldest id is the first.
-        self._finished[run] = None
+        self._finished[run] = None  # in order of insertion: the first is the oldest
         if len(self._finished) > _REMEMBERED_RUNS:
             del self._finished[next(iter(self._finished))]

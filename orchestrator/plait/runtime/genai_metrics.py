@@ -19,7 +19,7 @@ INSTALL = "pip install 'plait[otel]'"
 _OTLP = {"METRICS": ("metric_exporter", "OTLPMetricExporter"), "TRACES": ("trace_exporter", "OTLPSpanExporter")}
 
 SWITCHES = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-"""Environment variables that mean somebody wants metrics."""
+"""Environment variables that turn metrics on."""
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 _OF_A_CALL = (

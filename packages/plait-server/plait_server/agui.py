@@ -132,10 +132,10 @@ class AguiApi:
 
     async def _started(self, body: AguiBody, user: User) -> ServedRun:
         service = self._service
-        await service.counted(user)
+        await service.count_request(user)
         asked = await apart(body.is_long, body.request, service.strategy(body.model, user))
         live = await service.submit(asked, body, user, watch=True)
-        service.behind(ev.stream_model_calls(live.handle), "the news of a run")
+        service.run_in_background(ev.stream_model_calls(live.handle), "the news of a run")
         return live
 
     def _resumed(self, body: AguiBody, user: User) -> ServedRun:

@@ -194,7 +194,7 @@ class DialectHandler:
         share = f"choices-{secrets.token_hex(8)}" if many else ""
         try:
             for place, request in enumerate(requests):
-                await service.counted(user)
+                await service.count_request(user)
                 own = request.model_copy(update={"seed": first + place}) if many else request
                 runs.append(await service.submit(own, body, user, watch=bool(body.stream), fairness_group=share))
         except BaseException:
@@ -262,7 +262,7 @@ class _Endpoint:
             await answer(scope, receive, send_counted)
         finally:
             await place.aclose()
-            self._service.answered(self._name, request, user, status, time.perf_counter() - began)
+            self._service.record_request(self._name, request, user, status, time.perf_counter() - began)
 
     def _user(self, request: Request) -> User:
         tenants, headers = self._service.tenants, request.headers
@@ -323,7 +323,7 @@ def _model(service: Service) -> Handler:
 
 def list_models(service: Service, user: User) -> dict[str, dict[str, Any]]:
     """Return the models that a tenant may ask for: aliases, the workers' models, and each planner over each of them."""
-    served = service.served
+    served = service.served_models
     plain = [*service.settings.aliases, *served]
     planned = [f"plait/{planner}@{model}" for planner in user.planners for model in served]
     planned = planned or [f"plait/{planner}" for planner in user.planners]

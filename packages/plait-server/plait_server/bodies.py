@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, create_model
+from pydantic import ConfigDict, Field, JsonValue, PrivateAttr, create_model
 
 from plait.core.budget import Budget
 from plait.core.errors import PluginError
@@ -24,7 +24,7 @@ from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import find_row, fit_in_header, is_set
-from .structured_output import StructuredOutputFields
+from .structured_output import ClientObject, StructuredOutputFields
 
 __all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
 
@@ -259,10 +259,9 @@ def read_path(value: Any, path: str) -> Any:
     return value
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(ClientObject):
     """`stream_options`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     include_usage: bool = False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.request import Request
 from plait.core.result import Usage
@@ -18,6 +18,7 @@ from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
 from .dialect import ApiDialect, Record
 from .errors import invalid
+from .structured_output import ClientObject
 from .tenants import ServedRun
 
 __all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
@@ -25,18 +26,16 @@ __all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
 _ROLE_AND_TEXT = frozenset(("role", "content"))
 
 
-class FormatJson(BaseModel):
+class FormatJson(ClientObject):
     """`response_format.json_schema`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     name: str = "answer"
     schema_: dict[str, JsonValue] = Field(default={}, alias="schema")
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(ClientObject):
     """`response_format`."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: Literal["text", "json_object", "json_schema"]
     json_schema: FormatJson | None = None
 

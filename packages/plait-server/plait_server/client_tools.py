@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
 from plait.core.chat import MessageToolCall
 from plait.core.regex import expression
 from plait.core.tools.calls import loads
 
 from .errors import invalid, unsupported
+from .structured_output import ClientObject
 
 __all__ = [
     "ClientTools",
@@ -37,28 +38,25 @@ _GRAMMAR = 100_000
 """Maximum number of characters of a grammar."""
 
 
-class FunctionTool(BaseModel):
+class FunctionTool(ClientObject):
     """A function that the client offers."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     name: str = Field(pattern=NAME)
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
     strict: bool | None = None
 
 
-class Grammar(BaseModel):
+class Grammar(ClientObject):
     """What an input has to look like."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     definition: str = Field(min_length=1, max_length=_GRAMMAR)
     syntax: Literal["lark", "regex"]
 
 
-class InputFormat(BaseModel):
+class InputFormat(ClientObject):
     """`format` of a custom tool. Chat completions have the grammar in a field of its own, responses beside the type."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: Literal["text", "grammar"] = "text"
     grammar: Grammar | None = None
     definition: str | None = None
@@ -72,19 +70,17 @@ class InputFormat(BaseModel):
         return Grammar.model_validate({"definition": self.definition, "syntax": self.syntax})
 
 
-class CustomTool(BaseModel):
+class CustomTool(ClientObject):
     """A tool of the client's that takes any text."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     name: str = Field(pattern=NAME)
     description: str | None = None
     format: InputFormat = InputFormat()
 
 
-class ToolBody(BaseModel):
+class ToolBody(ClientObject):
     """A tool of a chat body."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: str
     function: FunctionTool | None = None
     custom: CustomTool | None = None
@@ -95,10 +91,9 @@ class ToolBody(BaseModel):
         return {"function": self.function, "custom": self.custom}.get(self.type)
 
 
-class ResponseTool(BaseModel):
+class ResponseTool(ClientObject):
     """A tool of a response's body."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: str
     name: str | None = Field(default=None, pattern=NAME)
     description: str | None = None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from plait.core.chat import MessageToolCall
 from plait.core.request import Request
@@ -19,6 +19,7 @@ from .client_tools import NAME, ClientTools, FunctionTool
 from .conversations import read_blocks
 from .dialect import ApiDialect, Record
 from .errors import ApiError, invalid, unsupported
+from .structured_output import ClientObject
 from .tenants import ServedRun
 
 __all__ = ["CountBody", "Messages", "MessagesBody"]
@@ -33,36 +34,32 @@ _TYPES = {
 }
 
 
-class ClientTool(BaseModel):
+class ClientTool(ClientObject):
     """A tool that the client runs."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     type: str | None = None
     name: str = Field(pattern=NAME)
     description: str | None = None
     input_schema: dict[str, JsonValue] | None = None
 
 
-class ThinkingConfig(BaseModel):
+class ThinkingConfig(ClientObject):
     """`thinking`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = Field(default=None, ge=1)
 
 
-class OutputFormat(BaseModel):
+class OutputFormat(ClientObject):
     """`output_config.format`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal["json_schema"]
     schema_: dict[str, JsonValue] = Field(alias="schema")
 
 
-class OutputConfig(BaseModel):
+class OutputConfig(ClientObject):
     """`output_config`."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
     effort: str | None = None
     format: OutputFormat | None = None
 

@@ -63,7 +63,7 @@ class NewRuns:
         service, planners = self._service, user.planners
         default = service.orchestrator.config.planner.name
         models: list[str] = []
-        for model in service.served:
+        for model in service.served_models:
             with contextlib.suppress(ApiError):  # not this tenant's
                 service.strategy(f"{PREFIX}{planners[0]}@{model}" if planners else model, user)
                 models.append(model)
@@ -85,11 +85,13 @@ class NewRuns:
         name = f"{PREFIX}{asked.planner}" + (f"@{asked.model}" if asked.model else "")
         body = ChatBody.model_validate({"model": name, "messages": [{"role": "user", "content": asked.text}]})
         body.check()
-        await self._service.counted(user)
+        await self._service.count_request(user)
         made = body.request(self._service.strategy(body.model, user))
         live = await self._service.submit(made, body, user, watch=True)
         request.scope["plait.run"] = live.handle.run
-        self._service.behind(stream_model_calls(live.handle), "the news of a run")  # so that the pictures grow
+        self._service.run_in_background(
+            stream_model_calls(live.handle), "the news of a run"
+        )
         return JSONResponse({"run": live.handle.run}, 201)
 
 

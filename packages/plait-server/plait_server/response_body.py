@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr
+from pydantic import Field, JsonValue, PrivateAttr
 
 from plait.core.request import Request
 
 from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, body_with
 from .client_tools import ResponseTool
 from .errors import ApiError, invalid
+from .structured_output import ClientObject
 
 __all__ = ["ResponseBody"]
 
 
-class TextFormat(BaseModel):
+class TextFormat(ClientObject):
     """`text.format` of a response."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
     schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
 
 
-class TextConfig(BaseModel):
+class TextConfig(ClientObject):
     """`text` of a response."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
     format: TextFormat | None = None
 
 

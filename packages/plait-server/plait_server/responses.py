@@ -39,7 +39,7 @@ class ResponsesApi:
         self._service = service
         self._store = service.responses
         self._work: set[asyncio.Task[None]] = set()
-        service.on_taken = self.continue_run
+        service.on_run_taken_over = self.continue_run
 
     async def create(self, request: Request, user: User) -> Response | EventStream:
         """Answer `POST /v1/responses`."""
@@ -47,7 +47,7 @@ class ResponsesApi:
         body.check()
         conversation, given = await self._conversation(body, user)
         service = self._service
-        await service.counted(user)
+        await service.count_request(user)
         if len(conversation) > MAX_MESSAGES:
             raise invalid(f"the conversation has come to {len(conversation)} messages, and {MAX_MESSAGES} are the most")
         prepared = await apart(body.is_long, body.request_after, conversation, service.strategy(body.model, user))
@@ -114,7 +114,7 @@ class ResponsesApi:
             stored.live.handle.cancel("cancelled by the client")
             await asyncio.wait([stored.work])
         elif not stored.over:
-            await self._service.order(stored.run, "cancel", value="cancelled by the client")
+            await self._service.send_order(stored.run, "cancel", value="cancelled by the client")
             stored = await self._store.wait_until_over(stored, CANCEL_TIMEOUT_S)
         return JSONResponse(stored.response)
 
@@ -123,7 +123,7 @@ class ResponsesApi:
         stored = await self._store.find(name, user)
         if stored.over or stored.live is not None or stored.work is not None:
             return stored
-        status = await self._service.status(stored.run)
+        status = await self._service.read_status(stored.run)
         if status in ("running", None):
             return stored
         if status == "interrupted":
@@ -170,19 +170,17 @@ class ResponsesApi:
 
     async def _conversation(self, body: ResponseBody, user: User) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return all messages, and the items that are new."""
-        given = body.input if isinstance(body.input, list) else read_items(body.input)
         new = read_items(body.input)
+        given = body.input if isinstance(body.input, list) else new
+        items = [item if "type" in item else {"type": "message", **item} for item in given]
         if body.previous_response_id is None:
-            return new, [{"type": "message", **item} if "type" not in item else item for item in given]
+            return new, items
         before = await self._store.find(body.previous_response_id, user, "previous_response_id")
         before = before if before.over else await self._current(before.id, user)
         if not before.over or before.response["status"] not in ("completed", "incomplete"):
             raise invalid(f"response {before.id} is {before.response['status']}: it cannot be continued",
                           "previous_response_id")  # fmt: skip
-        answered = read_items(before.response["output"])
-        return [*before.conversation, *answered, *new], [
-            {"type": "message", **item} if "type" not in item else item for item in given
-        ]
+        return [*before.conversation, *read_items(before.response["output"]), *new], items
 
     async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun) -> Response:
         handle = live.handle

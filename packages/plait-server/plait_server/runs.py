@@ -201,11 +201,11 @@ class RunsApi:
         if there is None:
             control = self._control(user, look=answers)
             handle = self._live(control, run)
-            if answers and not self._service.owns(user, handle.run):
+            if answers and not self._service.is_visible(user, handle.run):
                 self._only_approvals(handle, body.question)
             verb.do(handle, **given)
         else:
-            if answers and not self._service.owns(user, there.run, there.entry.share):
+            if answers and not self._service.is_visible(user, there.run, there.entry.share):
                 await asyncio.to_thread(self._only_approvals, there, body.question)
             await asyncio.to_thread(verb.do, there, **given)
         return JSONResponse({"run": run, "done": name})
@@ -215,7 +215,7 @@ class RunsApi:
         sees the run may."""
         run = request.path_params["run"]
         body = await read(request, Feedback, self._service.settings)
-        if not self._service.owns(user, run):
+        if not self._service.is_visible(user, run):
             raise not_found(f"there is no run {run!r}")
         request.scope["plait.run"] = run  # for the audit file
         learned = await self._service.orchestrator.lessons.feedback(run, body.right)
@@ -249,10 +249,10 @@ class RunsApi:
             entries, more = self._journals.entries(self._place())
         except ApiError:
             return [], False
-        return [entry for entry in entries if self._service.owns(user, entry.run, entry.share)], more
+        return [entry for entry in entries if self._service.is_visible(user, entry.run, entry.share)], more
 
     def _entry(self, run: str, user: User, *, approves: bool = False, changes: bool = False) -> RunEntry:
-        if self._service.store is None and not self._service.owns(user, run):
+        if self._service.store is None and not self._service.is_visible(user, run):
             raise not_found(f"there is no run {run!r}")
         try:
             entry = find(self._place(), run, changes=changes)
@@ -260,7 +260,7 @@ class RunsApi:
             if not user.tenant.admin:  # other tenants must not see which runs exist
                 raise not_found(f"there is no run {run!r}") from None
             raise not_found(str(error)) from None
-        if not approves and not self._service.owns(user, entry.run, entry.share):
+        if not approves and not self._service.is_visible(user, entry.run, entry.share):
             raise not_found(f"there is no run {run!r}")
         return entry
 

@@ -77,7 +77,7 @@ class AboutApi:
 async def input_tokens(service: Service, request: Request, user: User) -> dict[str, Any]:
     """Return the number of tokens of a conversation, functions included, as a worker counts it. `estimated` is true
     if no worker could count it. Raises `ApiError` for a model that the tenant may not use."""
-    request = service.allowed(request, None, user)
+    request = service.apply_limits(request, None, user)
     prompt = () if request.asked else (Text(text=request.text),)
     op = ModelCall(prompt=prompt, messages=request.messages, tools=request.tools, chat=True, model=request.model,
                begin=request.begin)  # fmt: skip

@@ -87,7 +87,7 @@ class Service:
         self.settings = settings
         self.workers = tuple(workers)
         self.tenants = Tenants(settings)
-        self._ours = _named_in(settings)
+        self._ours = _find_alias_plugins(settings)
         self.guard = HostGuard(settings)
         config = orchestrator.config
         self.store = config.journal if isinstance(config.journal, Database) else None
@@ -105,8 +105,8 @@ class Service:
         orchestrator.watch(self.health)
         self.audit = Audit(settings.audit)
         orchestrator.watch(self.metrics)
-        orchestrator.on_taken = self._taken
-        self.on_taken: Callable[[ServedRun], Awaitable[None]] | None = None
+        orchestrator.on_taken = self._register_taken_over
+        self.on_run_taken_over: Callable[[ServedRun], Awaitable[None]] | None = None
         self._work: set[asyncio.Task[None]] = set()
         self.live: dict[str, ServedRun] = {}
         self.ended = EndedRuns()
@@ -135,7 +135,9 @@ class Service:
             await asyncio.to_thread(responses.close)
         self.audit.close()
 
-    def answered(self, endpoint: str, request: HttpRequest, user: User | None, status: int, seconds: float) -> None:
+    def record_request(
+        self, endpoint: str, request: HttpRequest, user: User | None, status: int, seconds: float
+    ) -> None:
         """Take note of a request that was answered."""
         self.metrics.answered(endpoint, status, seconds)
         run = request.scope.get("plait.run", "")
@@ -154,7 +156,7 @@ class Service:
         return self.health.problems
 
     @property
-    def served(self) -> tuple[str, ...]:
+    def served_models(self) -> tuple[str, ...]:
         """Names of models that the workers have."""
         return tuple(dict.fromkeys(name for worker in self.workers for name in offer(worker).models))
 
@@ -169,7 +171,7 @@ class Service:
     def strategy(self, model: str, user: User) -> ServedStrategy:
         """Return the strategy that a model name selects. Raises `ApiError`, also for a model of other tenants."""
         try:
-            strategy = resolve(model, self.settings.aliases, self.served, self.any_name)
+            strategy = resolve(model, self.settings.aliases, self.served_models, self.any_name)
         except ApiError as error:
             if error.status == 404 and not all(getattr(worker, "has_answered", True) for worker in self.workers):
                 raise unavailable("an upstream has not answered yet, and may have this model") from None
@@ -177,7 +179,7 @@ class Service:
         user.may_ask(model, strategy.model)
         return strategy
 
-    async def counted(self, user: User) -> None:
+    async def count_request(self, user: User) -> None:
         """Count a request of a tenant's over all processes of the store, and learn what they have counted. Raises
         `ApiError` beyond the rate."""
         if self._counters is None or not user.limited:
@@ -187,7 +189,7 @@ class Service:
         tokens, cost = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0))
         user.learned(tokens, cost, requests)
 
-    async def _used(self, user: User, tokens: int, cost: float) -> None:
+    async def _count_usage(self, user: User, tokens: int, cost: float) -> None:
         assert self._counters is not None
         used = await asyncio.to_thread(self._counters.add, f"used {user.name}", user.spans[1], (float(tokens), cost))
         user.learned(*used)
@@ -197,7 +199,7 @@ class Service:
         tokens = min(self.settings.tokens_per_run, user.tokens_left())
         return Budget(tokens=tokens, seconds=self.settings.seconds_per_run)
 
-    def allowed(self, request: Request, plan: Plan | None, user: User) -> Request:
+    def apply_limits(self, request: Request, plan: Plan | None, user: User) -> Request:
         """Return a request within the bounds of a tenant. Raises `ApiError` for what is not this tenant's."""
         named = "planner" in request.model_fields_set
         planner = request.planner if named else self.orchestrator.config.planner
@@ -246,7 +248,7 @@ class Service:
         self.health.check_salt(user.salt)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
         request, unused = apply_rights(request, body.upstream_fields, user.rights(request.model), takes)
-        request = await apart(body.is_long, self.allowed, request, body.plait.plan, user)
+        request = await apart(body.is_long, self.apply_limits, request, body.plait.plan, user)
         if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside
             request = request.model_copy(update={"fairness_group": fairness_group})
         with user.admitted():
@@ -261,10 +263,10 @@ class Service:
         if body.bytes_held is not None:
             body.bytes_held.hold()
             run.body = body.bytes_held
-        self._began(run)
+        self._register(run)
         return run
 
-    def _began(self, live: ServedRun) -> None:
+    def _register(self, live: ServedRun) -> None:
         handle, user = live.handle, live.user
         self.live[handle.run] = live
         user.began(handle.run, handle)
@@ -272,30 +274,30 @@ class Service:
             self._owners[handle.run] = user.name
         if len(self._owners) > _OWNERS:
             self._owners.popitem(last=False)
-        handle.finished.add_done_callback(lambda done: self._ended(live, done))
+        handle.finished.add_done_callback(lambda done: self._unregister(live, done))
 
-    def _taken(self, handle: Handle) -> None:
+    def _register_taken_over(self, handle: Handle) -> None:
         """Register a run that this process took over from another one."""
         user = self.tenants.everybody or self.tenants.users.get(handle.request.tenant)
         if user is None:  # the tenant was removed: the run ends, and no client can read it
             return
         live = ServedRun(handle, user, "", steps=False)
-        self._began(live)
-        if self.on_taken is not None:
-            self.behind(self.on_taken(live), "the response of a run that was taken over")
+        self._register(live)
+        if self.on_run_taken_over is not None:
+            self.run_in_background(self.on_run_taken_over(live), "the response of a run that was taken over")
 
-    def behind(self, work: Awaitable[None], what: str) -> None:
+    def run_in_background(self, work: Awaitable[None], what: str) -> None:
         """Run something in the background."""
-        task = asyncio.ensure_future(_logged(work, what))
+        task = asyncio.ensure_future(_log_errors(work, what))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    async def order(self, run: str, verb: str, about: str = "", value: JsonValue = None) -> None:
+    async def send_order(self, run: str, verb: str, about: str = "", value: JsonValue = None) -> None:
         """Tell the process that has a run what a client wants of it. Raises `UsageError` for a run that is over."""
         if self.store is not None:
             await asyncio.to_thread(store.order, self.store, run, verb, about, value)
 
-    async def status(self, run: str) -> str | None:
+    async def read_status(self, run: str) -> str | None:
         """Return the status of a run that does not run in this process: `running`, `interrupted`, or how it ended;
         `None` for a run without a journal."""
         try:
@@ -304,12 +306,12 @@ class Service:
             return None
         return entry.status
 
-    def owns(self, user: User, run: str, share: str | None = None) -> bool:
+    def is_visible(self, user: User, run: str, share: str | None = None) -> bool:
         """Return whether a tenant may see a run, running or past. A store keeps the tenant of each run (`share`); for
         runs in files, the server knows only the tenants of runs since its start."""
         return user.tenant.admin or share == user.name or (share is None and self._owners.get(run) == user.name)
 
-    def _ended(self, live: ServedRun, done: asyncio.Future) -> None:
+    def _unregister(self, live: ServedRun, done: asyncio.Future) -> None:
         self.live.pop(live.handle.run, None)
         failed = done.cancelled() or done.exception() is not None
         answer = None if failed else done.result()
@@ -320,7 +322,7 @@ class Service:
         if answer is not None:
             usage = answer.usage
             if self._counters is not None and live.user.limited:
-                self.behind(self._used(live.user, *used_by(answer)), "what a run took")
+                self.run_in_background(self._count_usage(live.user, *used_by(answer)), "what a run took")
             self.metrics.used(live.user.name, usage.completion)
             self.audit.write(
                 tenant=live.user.name, run=live.handle.run, model=live.model[:200],
@@ -339,7 +341,7 @@ class Service:
             live.handle.cancel("the server was stopped", cause="closed")
 
 
-def _named_in(settings: Settings) -> list[Plugin]:
+def _find_alias_plugins(settings: Settings) -> list[Plugin]:
     """Return the plugins that the operator has named in aliases: their options may say more than a request's."""
     plugins: list[Plugin] = []
     for name in settings.aliases:
@@ -349,7 +351,7 @@ def _named_in(settings: Settings) -> list[Plugin]:
     return plugins
 
 
-async def _logged(work: Awaitable[None], what: str) -> None:
+async def _log_errors(work: Awaitable[None], what: str) -> None:
     try:
         await work
     except Exception as error:

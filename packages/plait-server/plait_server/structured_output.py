@@ -11,15 +11,20 @@ from plait.core.sampling import StructuredOutput
 
 from .errors import invalid
 
-__all__ = ["StructuredOutputFields"]
+__all__ = ["ClientObject", "StructuredOutputFields"]
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 
-class StructuredOutputs(BaseModel):
-    """`structured_outputs`: one of its fields sets the form."""
+class ClientObject(BaseModel):
+    """An object in a body. It may have fields that plait does not know."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow", frozen=True)
+
+
+class StructuredOutputs(ClientObject):
+    """`structured_outputs`: one of its fields sets the form."""
+
     json_: dict[str, JsonValue] | str | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None

@@ -408,7 +408,7 @@ def what_passes(service: Service, fields: dict[str, Any], given: dict[str, Any] 
     user = service.tenants.users["ann"]
     try:
         plan = None if given is None else Plan.model_validate(given)
-        request = service.allowed(Request.of({"model": "small", **fields}), plan, user)
+        request = service.apply_limits(Request.of({"model": "small", **fields}), plan, user)
         brief: PlanningContext = service.orchestrator._briefs.brief(
             request, Live(lenient=True), planned=plan is not None
         )

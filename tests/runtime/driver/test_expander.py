@@ -18,8 +18,8 @@ from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.machine import Machine
 from plait.planning import OnBranches, call_model, pass_through
-from plait.policies.merge.collect import Collect
-from plait.policies.merge.majority import Majority
+from plait.policies.merge.values import Collect
+from plait.policies.merge.votes import Majority
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted

@@ -23,7 +23,7 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import OnResult, call_model, pass_through
 from plait.core.request import Request
 from plait.core.step_handles import StepFailed
-from plait.policies.merge.majority import Majority
+from plait.policies.merge.votes import Majority
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins

@@ -238,7 +238,7 @@ def test_what_does_not_fit_is_refused_with_the_figures(tmp_path: Path, monkeypat
     (tmp_path / "model.safetensors").write_bytes(b"")
     with (tmp_path / "model.safetensors").open("r+b") as weights:
         weights.truncate(GIB)  # a hole: takes no room on the disk
-    with pytest.raises(EngineError, match=r"needs 2\.8 GiB.*1\.0 GiB KV cache.*2\.0 GiB are free"):
+    with pytest.raises(EngineError, match=r"needs 2\.8 GiB.*1\.0 GiB of it KV cache.*2\.0 GiB are free"):
         resources.reserve("m", tmp_path, LLAMA, GIB, 8, None, "bfloat16")
 
 

@@ -53,7 +53,7 @@ class Reply(Frozen):
     labels: dict[str, float] = {}
     """Probabilities of `Sampling.labels`, of a step that asks for them; its text is the likeliest."""
     retryable: bool = False
-    """Whether a `finish: "error"` says that trying again may help."""
+    """Whether a `finish: "error"` is retryable."""
 
     @field_validator("when")
     @classmethod
@@ -267,7 +267,7 @@ def _faults(error: ValidationError) -> str:
 
 
 class _Live:
-    """One request under way: `count` tokens, at `rate` a second or as fast as they are read."""
+    """One running request: `count` tokens, at `rate` a second or as fast as they are read."""
 
     __slots__ = ("_count", "_done", "_rate", "_start", "_waiter", "stopped")
 
@@ -278,7 +278,7 @@ class _Live:
         self._waiter: asyncio.Future[None] | None = None
 
     async def due(self) -> int:
-        """Return how many tokens come next: one, more when the loop is late, none after the last or a stop."""
+        """Return the number of next tokens: one, more when the loop is late, none after the last or a stop."""
         loop = asyncio.get_running_loop()
         if self._start < 0:
             self._start = loop.time()

@@ -155,7 +155,7 @@ class ToolActors(Tools):
         return as_failure(WorkerLost(f"worker {self.name!r} is closed"))
 
     async def _follow(self, actor: RayWorker) -> None:
-        """Let calls that wait for an actor look again whenever one comes back or is gone for good."""
+        """Wake calls that wait for an actor whenever one returns or is lost for good."""
         async for _ in actor.health():
             self._look_again()
         self._left -= 1

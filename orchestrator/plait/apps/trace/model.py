@@ -78,8 +78,8 @@ class Clock:
 
 
 @dataclass(slots=True)
-class Trace:
-    """One run."""
+class TracedRequest:
+    """What a run was asked, and where it ran."""
 
     run: str
     text: str
@@ -95,6 +95,12 @@ class Trace:
     server: str | None = None
     """Address of the server that had the model."""
     plait: str = ""
+
+
+@dataclass(slots=True)
+class Trace(TracedRequest):
+    """One run."""
+
     seconds: float = 0.0
     """From submission to the end, or to the last event that there is."""
     status: Status | Literal["unfinished", "loading"] = "unfinished"

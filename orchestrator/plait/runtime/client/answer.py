@@ -1,4 +1,4 @@
-"""What a user gets back: the answer with the report of what it took, and the news of a run on the way there.
+"""The answer of a run with its report, and the events of a run until then.
 
 Plain data, that can be printed, written and sent."""
 
@@ -53,7 +53,7 @@ class CriticalPathSegment:
 
 
 class Report(Frozen):
-    """What a run cost."""
+    """The costs of a run."""
 
     usage: Usage = NO_USAGE
     critical_path_tokens: int = 0
@@ -113,7 +113,7 @@ class Answer(Frozen):
     """The planner's first plan. Expansions of steps are in `trace`."""
 
     made_of: Callable[[], Provenance] | None = Field(default=None, exclude=True, repr=False)
-    """Makes its provenance, when somebody asks for it."""
+    """Builds its provenance on demand."""
 
     def __eq__(self, other: object) -> bool:
         """Compare all but `made_of`: a pickle of an answer is equal to it, and functions are not."""
@@ -361,7 +361,7 @@ class ApprovalRequested(Frozen):
 
 RunEvent = StepEvent | TextDelta | ApprovalRequested | RunEnded
 Mode = Literal["step", "text", "ask", "answer"]
-"""A kind of news."""
+"""A kind of event."""
 
 
 # -- the report of a record ---------------------------------------------------------------------------------------

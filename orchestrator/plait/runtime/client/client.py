@@ -278,15 +278,15 @@ class AsyncOrchestrator:
         modes: Collection[Mode] | None = None,
         **fields: Any,
     ) -> AsyncGenerator[RunEvent, None]:
-        """Run one request and yield its news as they come: steps that move, text, questions, and last the answer.
+        """Run one request and yield its events as they come: steps that move, text, questions, and last the answer.
 
         Args:
             request: as for `submit`, like all fields.
             plan: the same.
-            modes: which kinds of news to yield (`"step"`, `"text"`, `"ask"`, `"answer"`); all by default.
+            modes: kinds of events to yield (`"step"`, `"text"`, `"ask"`, `"answer"`); all by default.
 
-        With news of text all model calls stream, whatever their planner says; `name` and `step` tell the branches
-        apart. Leaving the iteration early gives the run up.
+        With text deltas all model calls stream, whatever their planner sets; `name` and `step` identify the
+        branches. Leaving the iteration early cancels the run.
         """
         handle = await self.submit(request, plan=plan, watch=True if modes is None else modes, **fields)
         async for news in handle.news(modes):
@@ -306,7 +306,7 @@ class AsyncOrchestrator:
         Args:
             request: what is asked: a text, or a `Request`.
             plan: a finished plan to run in place of a planner's.
-            watch: keep news for `Handle.news`. With `True`, or kinds of news with `"text"` among them, all model calls
+            watch: keep events for `Handle.news`. With `True`, or kinds of events that include `"text"`, all model calls
                 stream their text.
             live: what of the request cannot be written down.
             fields: fields of `Request`. Plugins may be functions. Among `tools`, functions are what plans may call, and
@@ -443,7 +443,7 @@ class AsyncOrchestrator:
         path: str | Location | None = None,
         force: bool = False,
     ) -> Handle:
-        """Do what `resume` does and return a handle at once; with `watch` it keeps news."""
+        """Do what `resume` does and return a handle at once; with `watch` it keeps events."""
         return await self._reopen(run, watch, on_uncertain_side_effect, tools, path, force, answerable=True)
 
     async def _reopen(

@@ -41,10 +41,10 @@ _FROM_THE_BEGINNING = ("prompt_tokens", "total_tokens", "cost", "turns")
 _AT_ANY_TIME = tuple(name for name in Budget.model_fields if name not in (*_FROM_THE_BEGINNING, "strict"))
 
 UNREAD = 4096
-"""Pieces of news that a reader may leave unread while further steps start."""
+"""Maximum number of unread events while further steps start."""
 
 LONG = 32 << 10
-"""Characters of an output from which on it is read on a thread, beside the event loop."""
+"""Minimum characters of an output that is parsed on a thread, beside the event loop."""
 
 
 class NewsQueue:
@@ -59,7 +59,7 @@ class NewsQueue:
         return len(self._unread)
 
     def put(self, item: RunEvent | BaseException) -> None:
-        """Add a piece of news, or what has ended them."""
+        """Add an event, or the end of all events."""
         self._unread.append(item)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
@@ -151,7 +151,7 @@ class Handle:
         self._read_by: Literal["", "news", "wait"] = ""
         """`news`: a reader follows the events and no caller awaits the answer, so the run keeps the reader's pace."""
         self._held = False
-        """It starts nothing more until more of the news has been read."""
+        """It is paused until more events are read."""
         self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
         if self._news is not None:
             self._finish.add_done_callback(partial(self._over, self._news))
@@ -253,7 +253,7 @@ class Handle:
         self._asker.answer(question, value, by)
 
     def asked(self, question: Question) -> None:
-        """Take note of a question: it is news."""
+        """Add a question to the events."""
         news = ApprovalRequested(at=self._driver.now() - self.began, question=question)
         for queue in self._queues:
             queue.put(news)
@@ -273,8 +273,8 @@ class Handle:
         return live + sum(step.tokens for step in self.steps)
 
     async def follow(self) -> AsyncGenerator[RunEvent, None]:
-        """Yield where its steps stand and what is asked now, and then its news, the answer last. Any number may follow;
-        leaving the iteration gives nothing up."""
+        """Yield the present state of its steps and open questions, and then its events, the answer last. Any number of
+        readers may follow; leaving the iteration cancels nothing."""
         queue = NewsQueue()
         steps, at = self.steps, self._driver.now() - self.began
         for record in steps:
@@ -302,11 +302,11 @@ class Handle:
             self._finish.remove_done_callback(over)
 
     async def news(self, modes: Collection[Mode] | None = None) -> AsyncGenerator[RunEvent, None]:
-        """Yield the run's news, the answer last; with `modes` only those kinds. Only for a handle made with
+        """Yield the run's events, the answer last; with `modes` only those kinds. Only for a handle made with
         `watch=True`, and once.
 
-        The run keeps the reader's pace: with more than `UNREAD` pieces of news unread it starts no further step until
-        half of them are read, unless somebody awaits its answer as well. So a slow reader costs a bounded memory.
+        Backpressure: with more than `UNREAD` unread events the run starts no further step until half of them are read,
+        unless a caller awaits its answer as well. A slow reader thus costs bounded memory.
         """
         if self._news is None:
             raise UsageError("submit with watch=True to follow a run's news")
@@ -388,7 +388,7 @@ def _is_long(result: Result | None) -> bool:
 
 
 def news_of(delta: RunDelta, event: Event, began: float) -> list[RunEvent]:
-    """Return the news that an event was to who follows its run, which began at `began`."""
+    """Return the run events for an event of a run that began at `began`."""
     at = event.at - began
     news: list[RunEvent] = [StepEvent(at=at, record=step) for _, step in delta.steps()] if delta.touched else []
     text = text_of(event, delta.machine, began) if isinstance(event, Progressed) else None
@@ -396,7 +396,7 @@ def news_of(delta: RunDelta, event: Event, began: float) -> list[RunEvent]:
 
 
 def text_of(event: Progressed, machine: Machine, began: float) -> TextDelta | None:
-    """Return the news of more text; `None` for that of a hedge, which is its step's only if it wins."""
+    """Return the delta of new text, or `None` for a hedge, whose text counts only if it wins."""
     attempt = machine.attempts.get(event.attempt)
     if attempt is None or attempt.node.attempts.hedge is attempt:
         return None

@@ -95,7 +95,7 @@ class _PastRun:
 
 
 class Lessons:
-    """Has planners learn from the runs that have ended, and keeps the last runs for what a caller says of them.
+    """Let planners learn from ended runs, and keep the last runs for later feedback of a caller.
 
     Files are locked, read and written in a thread, those of one path in the order in which the runs have ended. The
     next run that reads such a file waits for what has ended before (`settled`).
@@ -142,7 +142,7 @@ class Lessons:
         if kept.told is not None:
             request, outcome = kept.told
             kept.told = request, outcome.model_copy(update={"right": right})
-        # Who asks may go away; what was said is written all the same.
+        # The feedback is written even if its caller is cancelled.
         return await asyncio.shield(self._count(kept))
 
     async def counted(self, run: str) -> bool:
@@ -153,7 +153,7 @@ class Lessons:
         return kept.counted
 
     async def settled(self, path: JsonValue = None) -> None:
-        """Wait until what the runs that have ended teach is written: to one path, or to all."""
+        """Wait until the feedback of ended runs is written: to one path, or to all."""
         if self._last and (writing := [task for name, task in self._last.items() if path in (None, name)]):
             await asyncio.wait(writing)
 

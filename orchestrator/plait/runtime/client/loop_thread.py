@@ -112,7 +112,7 @@ class LoopThread:
             self._over.set()
 
     def forget(self) -> None:
-        """Close it for somebody who does not hold it any more: on its own thread, without waiting."""
+        """Close it after its last reference is dropped: on its own thread, without waiting."""
         if threading.current_thread() is not self._thread:
             self.close()
         elif not self._closed:

@@ -1,4 +1,4 @@
-"""What an orchestrator does for the processes that share its store: it obeys their orders about its runs, and takes
+"""Serve the processes that share an orchestrator's store: obey their orders about its runs, and take
 over the runs of those of its pool that have died."""
 
 from __future__ import annotations

@@ -27,19 +27,19 @@ _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 
 
 class PricingWorker(WorkerProxy):
-    """A model worker whose results say what they cost. Everything else is the worker's own."""
+    """A model worker whose results include their cost. Everything else is the inner worker's."""
 
     def __init__(self, worker: Worker, config: Config) -> None:
         self._config = config
         super().__init__(worker)
 
     def look(self) -> None:
-        """Take note of what the inner worker offers, and find what its models cost."""
+        """Copy the inner worker's offer, and look up the prices of its models."""
         super().look()
         self.prices = {**table(self._config, [self.inner]), **self.prices}
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Have the inner worker do the job, and say what it cost, unless the worker does."""
+        """Run the job on the inner worker, and add its cost if the worker reports none."""
         price = self.prices.get((job.op.model if job.op.kind == "think" else None) or "") or self.prices.get("")
         clock = asyncio.get_running_loop().time
         began = clock()

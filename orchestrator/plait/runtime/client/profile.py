@@ -18,11 +18,9 @@ from ...core.values import Frozen
 from ..plugins.loader import Plugins
 from .config import Config
 
-__all__ = ["Profile", "load", "machine", "profile_file"]
-
 
 class Profile(Frozen):
-    """What was fitted. Seconds, and tokens."""
+    """Fitted parameters, in seconds and tokens."""
 
     model: str
     machine: str

@@ -1,4 +1,4 @@
-"""Questions that tools put to a person: who is asked, how an answer gets back, and what the journal keeps of both.
+"""Questions of tools to a person: their receivers, the return of the answers, and the journal's record of both.
 
 A question that was answered before its process ended is not put again, unless its text or choices differ. How people
 are asked, on a terminal or anywhere else, is the caller's business.
@@ -22,7 +22,7 @@ from ..journal.inbox import take
 from ..journal.writer import Recorder
 
 OnAsk = Callable[[Question], JsonValue | Awaitable[JsonValue]]
-"""Puts a question to a person and returns what they say. An ordinary function is called on a thread of its own."""
+"""Asks a person a question and returns the answer. A synchronous function is called on a thread of its own."""
 LATER = "later"
 """In the place of `on_ask`: a question waits for an answer, by a handle or from another process, however long."""
 _EVERY = 0.25
@@ -43,7 +43,7 @@ class _Open:
 
     recorder: Recorder | None
     answers: Answered
-    """What was answered in earlier sessions."""
+    """Answers of earlier sessions."""
     on_question: OnQuestion | None
     """Receives each question, so that it can be answered from outside."""
     tenant: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -164,7 +164,7 @@ class Briefs:
             )
 
     def _completed(self, request: Request, live: Live) -> Request:
-        """Return a request with what it leaves out as the settings have it."""
+        """Return a request completed from the settings."""
         config, named = self._config, request.model_fields_set
         limits: dict[str, Any] = {}
         for budget in (config.budget, Budget(tokens=config.tokens, seconds=config.seconds), request.budget):
@@ -272,24 +272,30 @@ def _resolve_answer(
 ) -> tuple[dict[str, JsonValue], list[str], list[str]]:
     """Return a planner's options with `generation` of the request and the settings resolved for the calls that write
     the answer, the names of the request's fields that the planner has no option for, and of those that took effect."""
-    prompts = planner.says_answer()
-    wishes = answer_fields(request)
-    known = set(ANSWER_FIELDS) if prompts else planner.model_fields.keys()
-    if prompts and planner.pieces:
-        known -= {"max_tokens"}
-    asked, usual = ({name: f[name] for name in f.keys() & known} for f in (wishes, answer_fields(settings)))
+    prompts, wishes, known = planner.says_answer(), answer_fields(request), _answer_options(planner)
+    asked = {name: value for name, value in wishes.items() if name in known}
+    usual = {name: value for name, value in answer_fields(settings).items() if name in known}
 
-    def resolved(own: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        return cast("dict[str, JsonValue]", resolve(own, request=asked, settings=usual))
+    def resolved(own: JsonValue) -> dict[str, JsonValue]:
+        given = own if isinstance(own, dict) else {}
+        return cast("dict[str, JsonValue]", resolve(given, request=asked, settings=usual))
 
+    places = [options]
     if not prompts:
         options = resolved(options)
+        places = [options]
     elif asked or usual:
-        own = {name: given if isinstance(given := options.get(name), dict) else {} for name in prompts}
-        options = {**options, **{name: resolved(own[name]) for name in prompts}}
-    places = [cast("dict[str, JsonValue]", options[name]) for name in prompts] if asked and prompts else [options]
+        places = [resolved(options.get(name)) for name in prompts]
+        options = {**options, **dict(zip(prompts, places, strict=True))}
     took_effect = [name for name in asked if all(place[name] == asked[name] for place in places)]
     return options, [name for name in wishes if name not in asked], took_effect
+
+
+def _answer_options(planner: type[Planner]) -> Collection[str]:
+    """Return the fields of the answer's calls that a planner has options for."""
+    if not planner.says_answer():
+        return planner.model_fields
+    return [name for name in ANSWER_FIELDS if not (planner.pieces and name == "max_tokens")]
 
 
 def _check_tools(request: Request, tools: Sequence[ToolSpec]) -> None:

@@ -110,7 +110,7 @@ class Orchestrator:
         )
 
     def answer(self, question: str, value: JsonValue) -> None:
-        """Answer a question that came as news of `stream`, by its id."""
+        """Answer a question that came as an event of `stream`, by its id."""
         self._do(self._answered(question, value))
 
     async def _answered(self, question: str, value: JsonValue) -> None:
@@ -128,8 +128,8 @@ class Orchestrator:
         modes: Collection[Mode] | None = None,
         **fields: Any,
     ) -> Iterator[RunEvent]:
-        """Run one request and yield its news as they come (those of `modes`, if given), the answer last; leaving early
-        gives the run up."""
+        """Run one request and yield its events as they come (those of `modes`, if given), the answer last; leaving
+        early cancels the run."""
         handle = self._do(self._inner.submit(request, plan=plan, watch=True if modes is None else modes, **fields))
         news = handle.news(modes)
         try:
@@ -139,7 +139,7 @@ class Orchestrator:
                 except StopAsyncIteration:
                     return
         finally:
-            with contextlib.suppress(UsageError):  # it was closed meanwhile, and the run given up
+            with contextlib.suppress(UsageError):  # it was closed meanwhile, which cancels the run
                 self._do(news.aclose())
 
     def _submitted(self, request: str | Request, fields: Mapping[str, Any], plan: Plan | None = None) -> Handle:

@@ -60,16 +60,8 @@ def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> lis
 
     `ray` hosts one engine in each of `engines` Ray actors; any other name is a worker plugin that runs in this process.
     """
+    _check_server_settings(config, plugins)
     options, urls = settings(config), tuple(dict.fromkeys(config.base_urls))
-    if config.event_addresses and (config.worker != "http" or len(config.event_addresses) != len(urls)):
-        raise ConfigError("kv_events: give an address for each server in base_url (worker `http`), in the same order")
-    if config.adapters and config.worker not in ("ray", "engine"):
-        cls = plugins.worker_class(config.worker)
-        if "lora" not in inspect.signature(cls).parameters:
-            raise ConfigError(
-                f"adapters are loaded by engines (workers `ray` and `engine`), and {config.worker!r} loads none: leave "
-                "adapters out, and name as the model what the server calls the adapter"
-            )
     # Of a server only who started it knows how it tells them.
     if processed and config.worker != "http":
         options["processed_logprobs"] = True
@@ -81,6 +73,32 @@ def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> lis
         return list(
             pool(most, "plait.workers.engine:Engine", engine, least=config.engines, patience=patience, **room(config))
         )
+    _check_ray_settings(config)
+    if config.worker == "http" and len(urls) > 1:
+        addresses = config.event_addresses or (None,) * len(urls)
+        named = (
+            {**options, "base_url": url, "name": f"http-{i}", "kv_events": address}
+            for i, (url, address) in enumerate(zip(urls, addresses, strict=True), 1)
+        )
+        return [plugins.worker("http", **_accepted(plugins.worker_class("http"), fields)) for fields in named]
+    return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
+
+
+def _check_server_settings(config: Config, plugins: Plugins) -> None:
+    urls = dict.fromkeys(config.base_urls)
+    if config.event_addresses and (config.worker != "http" or len(config.event_addresses) != len(urls)):
+        raise ConfigError("kv_events: give an address for each server in base_url (worker `http`), in the same order")
+    if config.adapters and config.worker not in ("ray", "engine"):
+        cls = plugins.worker_class(config.worker)
+        if "lora" not in inspect.signature(cls).parameters:
+            raise ConfigError(
+                f"adapters are loaded by engines (workers `ray` and `engine`), and {config.worker!r} loads none: leave "
+                "adapters out, and name as the model what the server calls the adapter"
+            )
+
+
+def _check_ray_settings(config: Config) -> None:
+    """Raise `ConfigError` for a setting that only the worker `ray` has a use for."""
     if config.max_engines is not None:
         raise ConfigError(f"engines come and go (max_engines) with the worker `ray`; {config.worker!r} has one")
     for name in ("cpus", "gpus", "placement"):
@@ -91,14 +109,6 @@ def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> lis
             )
     if config.engines != 1:
         raise ConfigError(f"{config.engines} engines need the worker `ray`; {config.worker!r} runs one in this process")
-    if config.worker == "http" and len(urls) > 1:
-        addresses = config.event_addresses or (None,) * len(urls)
-        named = (
-            {**options, "base_url": url, "name": f"http-{i}", "kv_events": address}
-            for i, (url, address) in enumerate(zip(urls, addresses, strict=True), 1)
-        )
-        return [plugins.worker("http", **_accepted(plugins.worker_class("http"), fields)) for fields in named]
-    return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
 
 
 def handed_over(given: object) -> list[Worker] | None:

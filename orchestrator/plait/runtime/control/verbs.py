@@ -32,7 +32,7 @@ from ..journal.directory import match_run
 __all__ = ["VERBS", "Control", "Steerable", "Verb", "VerbArgument", "limit_of", "news_row", "step_row", "steps_named"]
 
 Right = Literal["look", "steer", "operate"]
-"""What somebody has to be allowed: to see runs, to steer those that are theirs, or to change limits and processes."""
+"""The right that a verb needs: to see runs, to control one's own, or to change limits and processes."""
 _LEVELS = ("debug", "info", "warning", "error")
 _HEAD = 200
 """Most characters of a run's text in a list."""
@@ -57,7 +57,7 @@ class Steerable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VerbArgument:
-    """What a verb takes beside the run."""
+    """An argument of a verb, other than the run."""
 
     name: str
     about: str
@@ -105,7 +105,7 @@ class Holder(Protocol):
 
 
 class Control:
-    """The runs of one orchestrator, as the verbs see them; `sees` says which of them somebody may see."""
+    """The runs of one orchestrator for the verbs; `sees` decides which of them a caller may see."""
 
     def __init__(self, orchestrator: Holder, sees: Callable[[str], bool] = lambda run: True) -> None:
         self._orchestrator, self._sees = orchestrator, sees
@@ -157,7 +157,7 @@ class Control:
         return {**self.row(handle), "steps": [step_row(step) for step in handle.steps]}
 
     async def watch(self, run: str | None = None) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield where a run stands, and then its news to the end."""
+        """Yield the present state of a run, and then its events to the end."""
         async for news in self.find(run, changes=False).follow():
             yield news_row(news)
 
@@ -328,7 +328,7 @@ def step_row(step: StepRecord) -> dict[str, Any]:
 
 
 def news_row(news: RunEvent) -> dict[str, Any]:
-    """Return a piece of news as JSON."""
+    """Return a run event as JSON."""
     head = {"kind": news.kind, "at": round(news.at, 6)}
     match news.kind:
         case "step":

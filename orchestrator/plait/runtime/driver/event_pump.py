@@ -34,8 +34,6 @@ from ..journal.writer import Recorder
 from .expander import Expander
 from .garbage_collection import Collector, uncollected
 
-__all__ = ["Watcher", "Watchers"]
-
 LOOP_SLICE_S = 0.002
 """Maximum time of handling events before the event loop's other work gets a turn."""
 OFFLOAD_PLAN_STEPS = 100

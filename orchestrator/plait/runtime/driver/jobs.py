@@ -380,6 +380,10 @@ def _wrong_field(item: Result) -> str:
         return "`partial` or `extracted`, which workers must not set"
     if item.patch is not None:
         return "a plan, which workers must not return"
+    return _wrong_statistics(item)
+
+
+def _wrong_statistics(item: Result) -> str:
     if item.signals is not None:
         try:
             Signals.model_validate(item.signals.__dict__)

@@ -6,7 +6,7 @@ before the question, and the defaults of all model calls. No worker is involved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from ...core.errors import PlannerError, UsageError
 from ...core.flow import ask_a_person
@@ -63,8 +63,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan whose model calls have the request's model, salt, messages, functions and `generation`, unless they
     set their own."""
     # Fields of the answer alone are left out: the planner has them in its options.
-    generation = {name: value for name, value in set_fields(request.generation).items() if name not in ANSWER_FIELDS}
-    plain = {name: value for name, value in generation.items() if name not in _IN_CHATS}
+    generation = _without(set_fields(request.generation), ANSWER_FIELDS)
+    plain = _without(generation, _IN_CHATS)
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan
@@ -88,6 +88,10 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
         return step.model_copy(update={"op": op.model_copy(update=update)})
 
     return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
+
+
+def _without(fields: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if name not in names}
 
 
 _IN_CHATS = ("chat_template_kwargs", "reasoning_effort")

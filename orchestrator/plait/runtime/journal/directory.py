@@ -54,7 +54,7 @@ class RunEntry:
     planner: str
     tokens: int
     text: str
-    """The beginning of what was asked."""
+    """The beginning of the question."""
     share: str | None = None
     """Whose it is (`Request.fairness_group`); `None` in a file, whose index does not say."""
     ended: str | None = None
@@ -252,7 +252,7 @@ def _may_go(path: Path, interrupted: bool) -> bool:
     try:
         return interrupted or all(line.status is not None for line in Journal(path).runs())
     except ConfigError:
-        return interrupted  # it cannot be read: whether somebody wants it, a person has to say
+        return interrupted  # it cannot be read: a person has to decide whether it is needed
 
 
 def _delete(path: Path) -> int:

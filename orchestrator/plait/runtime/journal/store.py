@@ -1,4 +1,4 @@
-"""What a store in PostgreSQL knows of all its runs: the list, orders and answers from other processes, what may go."""
+"""Queries over all runs of a store in PostgreSQL: the list, orders and answers of other processes, deletions."""
 
 from __future__ import annotations
 

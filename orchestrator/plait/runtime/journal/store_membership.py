@@ -40,7 +40,7 @@ _LOOK = 0.5
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """What somebody wants of a run."""
+    """An order of another process about a run."""
 
     run: str
     verb: str
@@ -164,7 +164,7 @@ class ProcessMember:
                 listener(RunOrder(run, verb, about, json.loads(value)))
 
     def _say_failed(self, db: psycopg.Connection[Any]) -> None:
-        """End the runs of journals that were given up. Those that others have taken over are in other journals."""
+        """End the runs of abandoned journals. Runs that others have taken over are in other journals."""
         while self._given_up:
             ended = datetime.now(UTC).isoformat(timespec="seconds")
             db.execute(

@@ -109,7 +109,7 @@ class RunLine:
     created: str
     """When it was submitted, UTC, ISO 8601."""
     text: str
-    """The beginning of what was asked."""
+    """The beginning of the question."""
     planner: str
     status: str | None
     """How it ended; `None` if it has not, or if the writer was killed before it recorded the end."""
@@ -126,7 +126,7 @@ NoteRow = tuple[str, str, int | None, str, str | bytes]
 
 @dataclass(slots=True)
 class WriteBatch:
-    """What is written in one transaction."""
+    """The rows of one transaction."""
 
     events: list[EventLine] = field(default_factory=list[Any])
     actions: list[tuple[str, int]] = field(default_factory=list[Any])
@@ -182,7 +182,7 @@ class Storage(Protocol):
         ...
 
     def close(self) -> None:
-        """Close it and give the claim up. May be called twice."""
+        """Close it and release the claim. May be called twice."""
         ...
 
     def rows(self, after: int) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:

@@ -16,7 +16,7 @@ def alike(first: Progressed, then: Progressed) -> bool:
 
 
 def merged(first: Progressed, then: Progressed) -> Progressed:
-    """Return both as one piece of news."""
+    """Return both as one delta."""
     tokens = first.tokens + then.tokens
     logprob = then.logprob
     if first.logprob is not None and then.logprob is not None and tokens:

@@ -1,11 +1,11 @@
 """Which events go to which journal, and when they are on the disk.
 
 A run's events go to the file that was open when it was submitted, those of a resumed run to the file that it was in;
-news of workers and time go to every file. Events are kept for a moment and written together (`Driver` flushes them);
+events of workers and time go to every file. Events are kept for a moment and written together (`Driver` flushes them);
 what must be known after a kill is on the disk at once: that a call with side effects is about to be made, how it
 ended, what a person was asked and said, the end of a run.
 
-News of generated text make up most of a run's events and decide nothing by themselves: those of one attempt are written
+Text deltas are most of a run's events and decide nothing by themselves: those of one attempt are written
 as one event, before the next event that decides something, and about once a second meanwhile. A machine that takes the
 merged event stands where the driver's stands after the single ones. Where a policy of the run reviews every piece of
 news, each is written as it came.
@@ -50,7 +50,7 @@ from .text_deltas import alike, joined, merged
 log = logging.getLogger("plait.journal")
 
 EVERY = 1.0
-"""Seconds that news of generated text may wait to be written with what follows it."""
+"""Maximum seconds that text deltas wait to be written with later events."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class _File:
 
 @dataclass(slots=True, eq=False)
 class JournalEntry:
-    """One event as it is written: as it came, or several pieces of news of one attempt."""
+    """One event as it is written: as it came, or several merged text deltas of one attempt."""
 
     event: Event
     since: float
@@ -213,7 +213,7 @@ class Recorder:
             file.journal.close()
 
     def _broke(self, file: _File, error: Exception) -> None:
-        """Give a file up that cannot be written, and its runs."""
+        """Abandon a file that cannot be written, and its runs."""
         self.files = [other for other in self.files if other is not file]
         if file.journal is self.current:
             self.current = None

@@ -1,8 +1,9 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
-A name means, in this order: a file or package of plait in one of the folders of its kind (`critical-path` is
-`plait/policies/schedule/critical_path.py`; planners' folders group them for readers and are not in the name), an
-entry point of an installed distribution (`entry_points.py`), or with a colon a class anywhere (`their_pkg.mod:Class`).
+A name means, in this order: a file or package of plait in one of the folders of its kind (`trie-order` is
+`plait/policies/schedule/trie_order.py`; planners' folders group them for readers and are not in the name) or a class
+that the folder's `SHARED` lists, an entry point of an installed distribution (`entry_points.py`), or with a colon a
+class anywhere (`their_pkg.mod:Class`).
 """
 
 from __future__ import annotations
@@ -292,12 +293,20 @@ def _there(kind: PluginKind) -> Iterable[str]:
     """Return the names of the plugins of a kind, without importing them."""
     for package in PACKAGES[kind]:
         try:
-            spec = importlib.util.find_spec(package)
+            family = importlib.import_module(package)
         except ModuleNotFoundError:
             continue
-        for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else None):
-            if not module.name.startswith("_"):
+        shared = _list_shared(package)
+        several = {home.partition(":")[0] for home in shared.values()}
+        yield from shared
+        for module in pkgutil.iter_modules(family.__path__):
+            if not module.name.startswith("_") and module.name not in several:
                 yield module.name.replace("_", "-")
+
+
+def _list_shared(package: str) -> Mapping[str, str]:
+    """Return the plugins of a family that share a file: `module:Class` by name."""
+    return getattr(importlib.import_module(package), "SHARED", {})
 
 
 def _offers(kind: PluginKind, name: str) -> Sequence[InstalledPlugin]:
@@ -322,6 +331,9 @@ def _ours(kind: PluginKind, name: str) -> type:
     if module_name not in known:
         raise PluginError(_unknown(kind, name, {*known.values(), *installed(kind)}))
     for package in PACKAGES[kind]:
+        if home := _list_shared(package).get(known[module_name]):
+            module, _, class_name = home.partition(":")
+            return getattr(_import(kind, name, f"{package}.{module}"), class_name)
         path = f"{package}.{module_name}"
         if importlib.util.find_spec(path) is not None:
             return _only_class(kind, name, path)

@@ -1,1 +1,1 @@
-"""Planners that search over partial solutions or programs."""
+"""Planners that search over partial solutions."""

@@ -1,1 +1,12 @@
-"""Merges, which make one answer of a join's branches. One file each; the file's name is the plugin's name."""
+"""Merges, which make one answer of a join's branches. A plugin has its file's name, or is in `SHARED`."""
+
+SHARED = {
+    "collect": "values:Collect",
+    "constant": "values:Constant",
+    "observations": "values:Observations",
+    "inverse-entropy": "votes:InverseEntropy",
+    "majority": "votes:Majority",
+    "posterior": "votes:Posterior",
+    "self-certainty": "votes:SelfCertainty",
+}
+"""`module:Class` of the plugins that share a file, by name."""

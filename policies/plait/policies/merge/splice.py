@@ -127,13 +127,7 @@ class Splice(Merge):
                 hits.append(branch.name)
             fields = {"item": entry.item, "number": str(number), "index": str(number - 1)}
             written.append(([_fill(self.none, fields)], None) if pieces is None else (pieces, claim))
-        done = sum(branch.done for branch in branches)
-        why = f"{len(hits)} of {len(entries)} threads reached the goal"
-        why += f" ({', '.join(hits)})" if hits else ""
-        why += f"; {wrong} claimed it wrongly" if wrong else ""
-        why += f"; {len(branches) - done} did not end in a value" if done < len(branches) else ""
-        why += f"; {len(entries) - len(branches)} were not run" if len(entries) > len(branches) else ""
-        winner = hits[0] if hits and self.goal is not None else None
+        why = self._explain(branches, len(entries), hits, wrong)
         if self.pick:
             value = next((claim for _, claim in written if claim is not None), "")
             if not value and self.otherwise:
@@ -143,10 +137,18 @@ class Splice(Merge):
         for number, (pieces, _) in enumerate(written):
             block += [self.separator, *pieces] if number else pieces
         block = _merge_pieces([*block, self.tail])
-        if self.carry:
-            value: JsonValue = [*block]
-            return Verdict(value=value, why=why, winner=winner)
-        return Verdict(value="".join(map(_text, block)), why=why, winner=winner)
+        winner = hits[0] if hits and self.goal is not None else None
+        value: JsonValue = [*block] if self.carry else "".join(map(_text, block))
+        return Verdict(value=value, why=why, winner=winner)
+
+    def _explain(self, branches: Sequence[Branch], entries: int, hits: Sequence[str], wrong: int) -> str:
+        """Return the number of threads that reached the goal, and the outcome of the others."""
+        done = sum(branch.done for branch in branches)
+        why = f"{len(hits)} of {entries} threads reached the goal"
+        why += f" ({', '.join(hits)})" if hits else ""
+        why += f"; {wrong} claimed it wrongly" if wrong else ""
+        why += f"; {len(branches) - done} did not end in a value" if done < len(branches) else ""
+        return why + (f"; {entries - len(branches)} were not run" if entries > len(branches) else "")
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
         """Return whether a thread reached the goal: the parent needs one way that leads there, not all."""

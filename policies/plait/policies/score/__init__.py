@@ -1,1 +1,10 @@
-"""Scorers: how promising a partial solution is. One file each."""
+"""Scorers: how promising a partial solution is. A plugin has its file's name, or is in `SHARED`."""
+
+SHARED = {
+    "function": "simple:FunctionScorer",
+    "logprob": "simple:Logprob",
+    "perplexity": "simple:Perplexity",
+    "reward-model": "simple:RewardModel",
+    "tool": "simple:ToolScorer",
+}
+"""`module:Class` of the plugins that share a file, by name."""

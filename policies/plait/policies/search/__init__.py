@@ -1,1 +1,12 @@
-"""Searches: which node of a tree of partial solutions gets the next child. One file each."""
+"""Searches: which node of a tree of partial solutions gets the next child.
+
+A plugin has its file's name, or is in `SHARED`.
+"""
+
+SHARED = {
+    "beam": "beams:Beam",
+    "best-first": "beams:BestFirst",
+    "dvts": "beams:Dvts",
+    "tot": "beams:Tot",
+}
+"""`module:Class` of the plugins that share a file, by name."""

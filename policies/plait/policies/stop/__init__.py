@@ -1,1 +1,10 @@
-"""Stop rules: policies that end a vote when enough is known. One file each; the file's name is the plugin's name."""
+"""Stop rules: policies that end a vote when enough is known. A plugin has its file's name, or is in `SHARED`."""
+
+SHARED = {
+    "adaptive-consistency": "votes:AdaptiveConsistency",
+    "esc": "votes:ESC",
+    "first-finish": "votes:FirstFinish",
+    "futility": "votes:Futility",
+    "sprt": "votes:SPRT",
+}
+"""`module:Class` of the plugins that share a file, by name."""

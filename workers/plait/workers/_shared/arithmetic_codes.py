@@ -9,7 +9,7 @@ __all__ = ["BITS", "CODE", "PROCESSOR", "ArithmeticCode", "is_code"]
 CODE = "arithmetic_code"
 """Where a request to vLLM says its code (`Sampling.arithmetic`), among the extra arguments."""
 PROCESSOR = "plait.workers.engine.arithmetic:Arithmetic"
-"""What samples by it, as vLLM is told."""
+"""The logits processor that samples by codes, as vLLM's import path."""
 BITS = 53
 """Of a code: whole numbers up to 2^53 are exact as doubles, in which thresholds are computed."""
 _FRESH = 16
@@ -26,8 +26,7 @@ class ArithmeticCode:
     """
 
     def __init__(self, start: float, key: int | float = 0, position: int = 0) -> None:
-        """`start`: in [0, 1), the code as a fraction, of which 48 bits are taken. `position`: of the token that comes
-        next."""
+        """`start`: the code as a fraction in [0, 1), cut to 48 bits. `position`: that of the next token."""
         self.key, self.position = key, position
         known = BITS - 5  # a fraction that was put together of others has zeros in its last bits
         self.value = int(start * (1 << known)) << 5 | self._fresh(position, 0, 5)

@@ -86,7 +86,7 @@ class Stream:
 
 
 def together(news: Sequence[Progress]) -> Progress:
-    """Return pieces of news of one job, each of which came right after the one before, as one."""
+    """Merge consecutive progress reports of one job into one."""
     scored = [piece for piece in news if piece.logprob is not None and piece.tokens]
     counted = sum(piece.tokens for piece in scored)
     return Progress(

@@ -1,8 +1,8 @@
 """Which blocks an engine's prefix cache holds, by the engine's own events, and what that says of prompts it was sent.
 
-vLLM tells of each block that it stores or evicts by a hash, which stands for the block and all before it (vLLM:
+vLLM reports each block that it stores or evicts by a hash of the block and all blocks before it (vLLM:
 `KVEventsConfig`). Here the hashes are a tree: a prompt that has ended is walked down it, and each block remembers the
-newest attempt whose prompt passes through it. When a block goes, that attempt's prompt is held up to there only.
+newest attempt whose prompt passes through it. After an eviction, that attempt's prompt is held up to the block only.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class CachedBlocks:
         """Tokens in a block, once it is known."""
         self._blocks: dict[Hashable, _Block] = {}
         self._places: dict[Hashable, Hashable] = {}
-        """Hashes by what the block stands for: the block before it, its ids and its keys."""
+        """Hashes by the block's content: the block before it, its ids and its keys."""
         self._after: dict[Hashable, dict[Hashable, None]] = {}
-        """The blocks that stand behind a block, which may be gone itself."""
+        """The blocks that follow a block, which may be evicted itself."""
         self._cut: set[Hashable] = set()
-        """Blocks of which one that stands before them is gone: no prompt reaches them."""
+        """Blocks behind an evicted block: no prompt reaches them."""
         self._newest: dict[Hashable, int] = {}
         """Attempts by blocks' hashes."""
         self._gone: dict[Hashable, int] = {}
@@ -137,7 +137,7 @@ class CachedBlocks:
         self._cleared = self._evicts = True
 
     def held(self, ids: Sequence[int], model: str = "", salt: str = "", attempt: int = 0) -> int:
-        """Return how many tokens of a prompt are held, from its start: whole blocks. `model`: the adapter's name.
+        """Return the number of cached tokens at the start of a prompt: whole blocks. `model`: the adapter's name.
         `attempt`: remember that this prompt passed through the blocks."""
         before: Hashable = None
         upto, own = 0, (model,) if model else ()
@@ -159,7 +159,7 @@ class CachedBlocks:
             self._held[attempt] = held
 
     def news(self) -> CacheUpdate | None:
-        """Return what has changed since the last news, if something has."""
+        """Return the changes since the last call, or `None` without any."""
         if not self._held and not self._cleared:
             return None
         news = CacheUpdate(tuple(self._held.items()), self._cleared)
@@ -210,7 +210,7 @@ class CachedBlocks:
         self._gone[name] = attempt
         if len(self._gone) > GONE:
             del self._gone[next(iter(self._gone))]
-        if reached:  # else more of its context is gone, which was told then
+        if reached:  # otherwise an earlier eviction, reported then, has cut more of it
             self._held[attempt] = block.upto - self.block
 
     def _behind(self, name: Hashable) -> list[Hashable]:

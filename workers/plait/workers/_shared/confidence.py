@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # most jobs ask for no confidence, and numpy takes long to lo
     Floats: TypeAlias = NDArray[np.float64]
 from plait.core.result import TokenDraws
 
-__all__ = ["token_draws"]
-
 NEWS_PER_WINDOW = 8
 """How often in a window's length a job that does not stream tells of its group."""
 
@@ -141,8 +139,7 @@ class ConfidenceTrace:
 
 
 def add_position(trace: ConfidenceTrace, logprobs: Sequence[float]) -> None:
-    """Take the next token's log-probabilities, of which there may be more than `trace.k` (the sampled token's beside
-    the likeliest ones) or fewer."""
+    """Add the next token's log-probabilities: more than `trace.k` (with the sampled token's) or fewer are allowed."""
     likeliest = sorted(logprobs, reverse=True)
     if trace.k != -1:
         likeliest = likeliest[: trace.k]

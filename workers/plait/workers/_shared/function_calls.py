@@ -25,7 +25,7 @@ def function(offered: Function, name: str = "") -> dict[str, Any]:
     if offered.description:
         fields["description"] = offered.description
     fields["parameters"] = offered.parameters or {"type": "object", "properties": {}}
-    if offered.strict is not None:  # vLLM shows it to the model where it is said
+    if offered.strict is not None:  # vLLM shows the field to the model if it is set
         fields["strict"] = offered.strict
     return {"type": "function", "function": fields}
 
@@ -78,7 +78,7 @@ def sent_names(think: ModelCall) -> dict[str, str]:
 
 
 def renamed(message: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a message as a server reads it, with the names of functions as it is told them."""
+    """Return a message in the server's format, with the function names sent to that server."""
     for call in message.get("tool_calls") or ():
         call["function"]["name"] = names.get(call["function"]["name"], call["function"]["name"])
     if message.get("role") == "tool" and message.get("name") in names:
@@ -129,14 +129,14 @@ class _Open:
 class ToolCallAssembler:
     """The calls of one answer, put together from the pieces in which servers send them.
 
-    OpenAI, llama.cpp and new releases of vLLM number the calls (`index`) and tell id and name once; others say the
-    name again, empty or in full (SGLang, vLLM's last piece), send all calls under the same number, told apart by their
+    OpenAI, llama.cpp and new releases of vLLM number the calls (`index`) and send id and name once; others repeat the
+    name, empty or in full (SGLang, vLLM's last piece), send all calls under the same number, distinguished by their
     ids (LMDeploy) or by nothing but a name (Ollama), leave the number out (Gemini), begin at 1 (LiteLLM), or send
-    arguments as an object. A call is told as soon as the brackets of its arguments are closed.
+    arguments as an object. A call is reported as soon as the brackets of its arguments are closed.
     """
 
     def __init__(self, most: int = MOST_CALLS, names: Mapping[str, str] | None = None) -> None:
-        """Begin. `most`: calls beyond are left out; `names`: the functions' own, by those that the server was told."""
+        """`most`: maximum number of calls, others are left out; `names`: original function names by those sent."""
         self._most, self._names = most, names or {}
         self._calls: list[_Open] = []
         self._count = 0
@@ -174,7 +174,7 @@ class ToolCallAssembler:
             call.add(fragment)
 
     def _told(self, ended: bool) -> str:
-        """Return the text of the calls that can be told now, in order."""
+        """Return the text of the calls that are complete now, in order."""
         out: list[str] = []
         while self._calls and (ended or (self._calls[0].complete and self._calls[0].name) or self._calls[0].told):
             call = self._calls[0]

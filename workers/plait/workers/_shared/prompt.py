@@ -30,7 +30,7 @@ class PromptIds(NamedTuple):
 
     ids: list[int]
     anew: str = ""
-    """Why a conversation that goes on was rendered anew (`Result.anew`)."""
+    """Reason why a continued conversation was rendered again."""
 
 
 class Prompter:
@@ -53,7 +53,7 @@ class Prompter:
         return self.prompt(think).ids
 
     def prompt(self, think: ModelCall) -> PromptIds:
-        """Do the same, and say whether a conversation that goes on had to be rendered anew. Raises `EngineError` for
+        """Do the same, and return whether a continued conversation was rendered again. Raises `EngineError` for
         images, and for a conversation or settings that the template does not take."""
         if any(message.images for message in think.messages):
             raise Rejected("this engine reads no images: give text alone, or use a server whose model sees (http)")
@@ -98,7 +98,7 @@ class Prompter:
         return token_of
 
     def count(self, text: str) -> int:
-        """Return how many tokens a text has by itself."""
+        """Return the number of tokens of a text alone."""
         return len(self._encode_uncached(text, False))
 
     def writes(self, text: str) -> bool:
@@ -112,8 +112,8 @@ class Prompter:
         return text if isinstance(text, str) else "\n".join(text.values()) if isinstance(text, dict) else ""
 
     def rewrites(self) -> str:
-        """Return what the chat template does to earlier turns that keeps conversations from going on token for token;
-        empty if nothing. Found out with a small conversation."""
+        """Return the change of the chat template to earlier turns that prevents a continuation token for token, or an
+        empty text. It is found with a small conversation."""
         if not self.template:
             return ""
         asked = [user("a")]
@@ -133,8 +133,8 @@ class Prompter:
         return ""
 
     def roles(self) -> str:
-        """Return what the chat template leaves out of a conversation, in words; empty if nothing, or without one. Such
-        a model is not told who said what, or is not told it at all."""
+        """Return a description of the parts of a conversation that the chat template omits (roles or messages); empty
+        if it omits none, or without a template."""
         if not self.template:
             return ""
         first, second, third = names = ("Zone", "Ztwo", "Zthree")
@@ -142,7 +142,7 @@ class Prompter:
         try:
             text = self._render([user(first), assistant_message(second), user(third)], asked, True)
             swapped = self._render([user(first), user(second), user(third)], asked, True)
-        except EngineError:  # some take turns in one order alone; `rewrites` says what else is wrong
+        except EngineError:  # some accept only one order of turns; `rewrites` reports other faults
             return ""
         if not all(name in text for name in names):
             return "it leaves out earlier turns of a conversation"
@@ -196,7 +196,7 @@ class Prompter:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def after(self, context: Sequence[int], ids: Sequence[int]) -> str:
-        """Return the text of `ids` as it goes on after `context`."""
+        """Return the text of `ids` as a continuation of `context`."""
         tail = context[-TAIL:]
         head, whole = self.text(tail), self.text([*tail, *ids])
         return whole[len(head) :] if whole.startswith(head) else self.text(ids)
@@ -269,8 +269,7 @@ def _shown(tool: Function) -> dict[str, Any]:
 
 
 def _told(messages: Sequence[Message], tools: Sequence[Function]) -> Sequence[Message]:
-    """Return a conversation whose first message tells of functions in words, for a template that has no place for
-    them."""
+    """Return a conversation whose first message describes the functions, for a template without a place for them."""
     text = "You may call these functions:\n" + "\n".join(json.dumps(function(tool)["function"]) for tool in tools)
     if messages and messages[0].role in ("system", "developer"):
         return [messages[0].model_copy(update={"content": f"{messages[0].text}\n\n{text}"}), *messages[1:]]

@@ -44,8 +44,8 @@ def local_model(model: str) -> Path | None:
 
 
 def identity(models: Sequence[str]) -> str:
-    """Return what tells models from others: their names, and for a folder when and how large its files were written, so
-    that a model that is trained again is another one."""
+    """Return the identity of models: their names, and for a folder the times and sizes of its files, so that a model
+    that is trained again is another one."""
     parts: list[str] = []
     for model in models:
         folder = Path(model).expanduser()
@@ -120,7 +120,7 @@ def kv_bytes_per_token(config: dict[str, Any], dtype: str) -> int | None:
 
 
 def kv_budget(config: dict[str, Any] | None, slots: int, max_model_len: int | None, available: int, dtype: str) -> int:
-    """Return how many bytes of KV cache to ask for on a CPU: room for every slot at full context (up to 2048 tokens
+    """Return the bytes of KV cache to request on a CPU: enough for every slot at full context (up to 2048 tokens
     each), so that finished prefixes stay cached; at least 64 MiB, at most 1 GiB or a third of what is available."""
     per_token = kv_bytes_per_token(config, dtype) if config else None
     ceiling = min(max(GIB, available // 3), max(available // 2, GIB // 16))
@@ -229,7 +229,7 @@ def reserve(
     need = kv + LIBRARIES + (loaded_bytes(folder, config, dtype) if folder else 0)
     if need > free:
         raise EngineError(
-            f"too little memory for {model}: it needs {gib(need)} (of which {gib(kv)} KV cache) and {gib(free)} are "
+            f"too little memory for {model}: it needs {gib(need)} ({gib(kv)} of it KV cache) and {gib(free)} are "
             "free; free some, or choose a smaller kv_cache_memory_bytes or a smaller model"
         )
     return kv

@@ -1,4 +1,4 @@
-"""Where stop texts stand in a text, or may be about to."""
+"""Find stop texts in a text, and beginnings of stop texts at its end."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def most(think: ModelCall) -> int:
 
 
 def rendered(think: ModelCall, template: str) -> ModelCall:
-    """Return a call whose chat template is told whether to think, as far as this one can be told: by its switch, or by
-    an answer that begins with its thoughts over."""
+    """Return a call that turns thinking on or off in the chat template, if possible: by its switch, or by an answer
+    that begins after empty thoughts."""
     asked = wanted(think)
     if not think.chat or asked == "auto" or not thinks(template):
         return think

@@ -1,6 +1,6 @@
 """The model engine: vLLM in this process, stepped by one thread of its own.
 
-News is handed to the event loop once for each engine step, whatever the number of requests.
+Output is handed to the event loop once per engine step, whatever the number of requests.
 """
 
 from __future__ import annotations
@@ -54,15 +54,14 @@ class Engine(Worker):
     Generated text begins as the tokenizer decodes it after the prompt (a word-level tokenizer puts a space first), so
     that prompt and output concatenate.
 
-    A job with `generated` ids goes on after them and tells what is new, with its ids. Greedy, the result is the one of
-    an undisturbed run; sampled, it is another draw of the same distribution, for the attempt has a seed of its own.
+    A job with `generated` ids continues them and reports the new tokens with their ids. Greedy, the result equals that
+    of an undisturbed run; sampled, it is another draw of the same distribution, for the attempt has a seed of its own.
     `logprob` and `signals` are those of the new tokens. A job with a form (`Sampling.structured`) starts from the
-    beginning, for a form's state cannot be taken up in its middle; so does one whose tokens are told
+    beginning, because a form's state cannot be restored in its middle; so does one that reports its tokens
     (`Sampling.top_logprobs`).
 
-    A job that does not stream gives its result alone, but for what it may be asked for: the groups of
-    confidence (`Sampling.window`), told about eight times in a window's length, the `checkpoint`, and the number of its
-    tokens where a budget counts them (`Job.report`).
+    A job that does not stream yields only its result, and on request: groups of confidence (`Sampling.window`),
+    about eight times per window, checkpoints (`checkpoint`), and token counts for budgets (`Job.report`).
     """
 
     serves: tuple[Kind, ...] = ("think",)
@@ -104,7 +103,7 @@ class Engine(Worker):
         self._thread.start()
         atexit.register(self._stop)
         try:
-            # Shielded: the thread answers also when the caller has given up, and must not meet a cancelled future.
+            # Shielded: the thread answers even after the caller was cancelled, and must not meet a cancelled future.
             core = await asyncio.shield(ready)
         except EngineError:
             await self.close()
@@ -113,7 +112,7 @@ class Engine(Worker):
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Generate for one think step: news after each engine step if it streams, then the result."""
+        """Generate for one think step: progress after each engine step if it streams, then the result."""
         order = self._order(job)
         if not isinstance(order, EngineRequest):
             if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
@@ -131,7 +130,7 @@ class Engine(Worker):
                 else:
                     yield item
         finally:
-            # Whoever listened has left early: the engine need not go on.
+            # The reader has left early, so the engine can stop the request.
             if not order.stream.ended:
                 self._inbox.put(order.key)
             if self._orders.get(job.attempt) is order:
@@ -144,15 +143,13 @@ class Engine(Worker):
             self._inbox.put(order.key)
 
     async def reload(self, folder: str | Path) -> None:
-        """Go on with the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
-        be loaded, and while requests are under way: their caches are the old weights'."""
+        """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
+        be loaded, and while requests are running: their caches belong to the old weights."""
         loop = asyncio.get_running_loop()
         if self._core is None or self.lost:
             raise EngineError(self.lost or f"the engine {self.name!r} is not running")
         if self._orders:
-            raise EngineError(
-                f"the engine {self.name!r} has {len(self._orders)} requests under way: let them end first"
-            )
+            raise EngineError(f"the engine {self.name!r} has {len(self._orders)} running requests: let them end first")
         order = Reload(str(folder), loop.create_future())
         self._inbox.put(order)
         await order.done
@@ -173,7 +170,7 @@ class Engine(Worker):
         if self._gone.is_set():
             return
         yield True
-        # Eight looks within the silence that is allowed: a hang is told of an eighth of it late at most.
+        # Eight checks per allowed silence: a hang is reported at most an eighth of it late.
         steps, waited, silence = -1, 0.0, self.options.silence
         while not self._gone.is_set():
             with contextlib.suppress(TimeoutError):
@@ -201,7 +198,7 @@ class Engine(Worker):
     def stats(self) -> dict[str, int]:
         """Return counters since `start`, and what the engine holds now.
 
-        Counted: engine `steps`; tokens `generated` (every token sampled, whether or not anybody still wanted it);
+        Counted: engine `steps`; tokens `generated` (every sampled token, also of cancelled requests);
         prompt tokens looked up in the prefix cache (`queries`) and found there (`hits`), and of the requests that have
         ended `prompt` and `cached`; requests with a form (`forms`), and the milliseconds of compiling these
         (`form_ms`). Now: requests `running` and `waiting`, `kv_blocks` in all, and `kv_used` by what
@@ -239,11 +236,11 @@ class Engine(Worker):
             return as_failure(Rejected(f"the engine rejected the request: {first_line(error)}"))
 
     def _main(self, ready: asyncio.Future[Core]) -> None:
-        """The engine's thread: build, then step while there is work and sleep while there is none."""
+        """Run the engine's thread: build, then step while there is work, and sleep otherwise."""
         core: Core | None = None
         try:
             core = Core(self.options)
-        # Also what libraries raise to end a process: whoever waits for `ready` has to hear of it.
+        # Also exceptions by which libraries end a process: the waiter for `ready` must receive them.
         except BaseException as error:
             told = broken(error, self.model)
             self._inbox.call(lambda: ready.done() or ready.set_exception(told))
@@ -261,9 +258,9 @@ class Engine(Worker):
             core.close()
 
     def _serve(self, core: Core) -> bool:
-        """Take the orders that have come in, make one step, hand over its news. Returns whether to go on."""
+        """Accept new orders, make one step, and hand over its output. Return whether to continue."""
         news: EngineOutputs = []
-        # With requests under way a step is due at once; without any there is nothing to do until an order comes.
+        # With running requests a step is due at once; without any, the thread waits for an order.
         for order in self._inbox.take(wait=not core.running):
             match order:
                 case None:
@@ -279,7 +276,7 @@ class Engine(Worker):
                     self._reload(core, order)
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
-        # Placement needs to know about what is cached, not every block as it comes: news gathers over some steps.
+        # Placement needs the cached prefixes, not every block at once, so changes gather over some steps.
         if core.cached is not None and (not core.running or core.counts["steps"] % REPORTS == 0):
             self._tell_cache(core.cached)
         if checkpoint is not None and checkpoint.ids:

@@ -32,7 +32,7 @@ class Arithmetic(AdapterLogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Raise `ValueError` for a code that is none. A client finds out by it that a server has this processor."""
+        """Raise `ValueError` for an invalid code. Clients detect this processor on a server by the error."""
         given = sampling_params.extra_args or {}
         if CODE in given and not is_code(given[CODE]):
             raise ValueError(f"{CODE} of arithmetic sampling is a number from 0 to below 1, and not {given[CODE]!r}")
@@ -71,7 +71,7 @@ class Arithmetic(AdapterLogitsProcessor):
 
 
 class _Line:
-    """What is known of a request."""
+    """The state of a request."""
 
     def __init__(self, params: Any, start: float) -> None:
         self.code = ArithmeticCode(start, start if params.seed is None else params.seed)

@@ -1,4 +1,4 @@
-"""How an engine of vLLM is loaded: what it is made of, and why it could not be."""
+"""Load an engine of vLLM: build its arguments, and explain failures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _head_sizes() -> Sequence[int]:
         from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
         return CPUAttentionBackend.get_supported_head_sizes()
-    except Exception:  # vLLM is not there, or keeps it elsewhere: `load` says the first
+    except Exception:  # vLLM is missing (`load` reports that), or keeps it elsewhere
         return ()
 
 
@@ -127,7 +127,7 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
 
 
 def _events_config() -> Any:
-    """Return the setting that makes vLLM tell of its prefix cache, to nobody yet; `None` where it has none."""
+    """Return the setting that makes vLLM publish prefix-cache events, without a subscriber yet; `None` without one."""
     try:
         from vllm.config import KVEventsConfig
 
@@ -137,7 +137,7 @@ def _events_config() -> Any:
 
 
 def tokens_input() -> Any:
-    """Return what makes token ids an input of the engine."""
+    """Return the function that makes an engine input of token ids."""
     from vllm import inputs
 
     return getattr(inputs, "tokens_input", None) or _plain_input

@@ -131,6 +131,6 @@ class _Process:
                 _settle(future, {"error": self.reason})
 
 
-def _settle(future: Future[dict[str, Any]], told: dict[str, Any]) -> None:
-    with contextlib.suppress(InvalidStateError):  # whoever asked has gone
-        future.set_result(told)
+def _settle(future: Future[dict[str, Any]], answer: dict[str, Any]) -> None:
+    with contextlib.suppress(InvalidStateError):  # the caller has left
+        future.set_result(answer)

@@ -72,12 +72,12 @@ class Pooler:
         kinds = both.get("token_type_ids")
         if not kinds:
             return list(both["input_ids"]), {}
-        # vLLM is told where the second text begins.
+        # vLLM needs the position at which the second text begins.
         at = kinds.index(1) if 1 in kinds else len(kinds)
         return list(both["input_ids"]), {"extra_kwargs": {"compressed_token_type_ids": at}}
 
     def step(self) -> list[Order]:
-        """Let vLLM make one step; return what it brought."""
+        """Run one step of vLLM; return its outputs."""
         told: list[Order] = []
         for output in self._engine.step():
             if not output.finished:

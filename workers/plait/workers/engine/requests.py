@@ -20,8 +20,8 @@ EngineOutputs = list[tuple[Stream, Progress | Result | Failure]]
 
 
 @dataclass(slots=True)
-class EngineRequest:
-    """A request on its way to the engine, and what is known of it while it runs."""
+class PreparedRequest:
+    """A request as the engine gets it."""
 
     key: str
     """Our name for the request; `inner` is the engine's."""
@@ -29,7 +29,7 @@ class EngineRequest:
     prompt: list[int]
     sampling: Sampling
     streams: bool
-    """Whether each step's text is told."""
+    """Whether each step's text is reported."""
     params: Any = None
     deltas: bool = False
     """Whether the engine reports every step, or only the end."""
@@ -41,12 +41,12 @@ class EngineRequest:
     earlier: str = ""
     """The text of `past`."""
     joint: str = ""
-    """The end of `earlier`, where that may be the beginning of a stop text. Nothing is told before that is known."""
+    """The end of `earlier`, if it may begin a stop text. No text is reported before that is decided."""
     tells: bool = False
-    """Whether token ids are told with what is new."""
+    """Whether new text is reported with its token ids."""
     attempt: int = 0
     reports: bool = False
-    """Whether a budget counts its tokens: their number is told every few steps."""
+    """Whether a budget counts its tokens, whose number is then reported every few steps."""
     bare: bool = False
     """Whether checkpoints of it are token ids and nothing else, so that they can go with those of others."""
     mute: bool = False
@@ -56,7 +56,7 @@ class EngineRequest:
     skip: str = ""
     """The text of the whole context without its last, half character: the engine then begins by repeating it."""
     anew: str = ""
-    """Why its conversation was rendered anew, if it was."""
+    """Reason why its conversation was rendered again, or empty."""
     calls: str = ""
     """The form of a turn that must call functions, if it must."""
     why: str = ""
@@ -65,6 +65,12 @@ class EngineRequest:
     """Tokens that the model may think beyond the limit; 0 where it does not think."""
     opened: bool = False
     """Whether its template has opened the block of thoughts."""
+
+
+@dataclass(slots=True)
+class EngineRequest(PreparedRequest):
+    """A request to the engine, and its state while it runs."""
+
     inner: str = ""
     ids: list[int] = field(default_factory=list[int])
     """What this attempt has generated."""
@@ -81,11 +87,11 @@ class EngineRequest:
     cached: int = 0
     trace: ConfidenceTrace | None = None
     labels: dict[str, int] = field(default_factory=dict[str, int])
-    """Token ids of the labels that are asked about."""
+    """Token ids of the requested labels."""
     label_scores: dict[str, float] = field(default_factory=dict[str, float])
     """Their log-probabilities."""
     told: int = 0
-    """Tokens that are told already, and with them the sum of their log-probabilities and the length of the text."""
+    """Reported tokens, the sum of their log-probabilities, and the length of their text."""
     told_cumulative: float = 0.0
     told_text: int = 0
 
@@ -103,15 +109,15 @@ class EngineRequest:
         return [*self.prompt, *self.past] if self.past else self.prompt
 
     def fresh(self, text: str) -> str:
-        """Return newly generated text as it goes on after `earlier`."""
+        """Return newly generated text as a continuation of `earlier`."""
         if self.skip and text:
             whole, self.skip = self.skip, ""
             return text.removeprefix(whole)
         return text
 
     def progress(self, ids: Sequence[int], released: int | None = None) -> Progress | None:
-        """Return what is new, of all ids generated so far and of the first `released` characters of the text (all by
-        default)."""
+        """Return the new part of all generated ids and of the first `released` characters of the text (by default
+        all)."""
         upto = len(ids)
         new = upto - self.told
         whole = self.earlier + self.text if self.earlier else self.text
@@ -132,7 +138,7 @@ class EngineRequest:
         )
 
     def unheard(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the ids that have not been told yet, of all generated so far, and take them as told."""
+        """Return the unreported ones of all generated ids, and mark them as reported."""
         fresh, self.told = ids[self.told :], len(ids)
         return fresh
 
@@ -175,8 +181,8 @@ class EngineRequest:
 
 
 def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops: Sequence[str]) -> None:
-    """Let a request go on after the token ids that a lost attempt had generated, and told as text as far as `buffer`
-    allowed. `stops` are the texts that end it."""
+    """Continue a request after the token ids of a lost attempt, whose text was reported as far as `buffer` allowed.
+    `stops` are the texts that end it."""
     order.past, order.tells = tuple(past), True
     text = prompter.after(order.prompt, past)
     order.earlier = text.rstrip("\ufffd")
@@ -189,7 +195,7 @@ def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops
 def ended(
     order: EngineRequest, prompter: Prompter, ends: Sequence[int], named: Sequence[int], stops: Sequence[str]
 ) -> Result | None:
-    """Return the result of a request whose earlier tokens end it already: the news of it was lost with the worker.
+    """Return the result of a request whose earlier tokens end it already: its report was lost with the worker.
     `ends` are the token ids of the model's own end, `named` those that the request names, `stops` the texts."""
     past, keep = order.past, order.sampling.keep_stop
     at = next((place for place, id_ in enumerate(past) if id_ in ends or id_ in named), None)
@@ -207,7 +213,7 @@ def ended(
 
 
 LEAST = -9999.0
-"""The log-probability that stands for none, as OpenAI has it."""
+"""OpenAI's placeholder for a missing log-probability."""
 
 
 def spelled(prompter: Prompter, context: Sequence[int], rows: Sequence[Any], text: str) -> tuple[Token, ...]:
@@ -239,7 +245,7 @@ def spelled(prompter: Prompter, context: Sequence[int], rows: Sequence[Any], tex
 
 
 def _added(prompter: Prompter, before: str, ids: Sequence[int]) -> str:
-    """Return what the last of some ids adds to the text of those before it."""
+    """Return the text that the last of some ids adds to the text of those before it."""
     text = prompter.text(ids)
     if text.endswith("\ufffd"):
         return ""

@@ -1,6 +1,6 @@
-"""How a think step's settings become vLLM's, and what is said where a release of vLLM has no such setting.
+"""Translate a think step's settings to vLLM's, and report settings that a release of vLLM lacks.
 
-vLLM's classes are handed in.
+Callers pass vLLM's classes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.sampling import Sampling
+from plait.core.sampling import Sampling, StructuredOutput, resolve
 
 from .._shared.arithmetic_codes import CODE
 from .._shared.function_calls import specified
@@ -27,14 +27,15 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 
 EXTRA = ("min_tokens", "ignore_eos", "bad_words", "stop_token_ids", "allowed_token_ids")
 """Fields of `Sampling.extra_body` that are vLLM's own settings of sampling."""
+_NEUTRAL = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""Fields that vLLM names alike, each with the value that changes nothing: it is not sent."""
 
 
 class Abilities:
     """The settings that the vLLM at hand takes, found out from its signatures."""
 
     def __init__(self, version: str, sampling: Any, forms: Any, kinds: Any) -> None:
-        """Look at `SamplingParams`, `StructuredOutputsParams` (`None` where there is none) and
-        `RequestOutputKind`."""
+        """Inspect `SamplingParams`, `StructuredOutputsParams` (or `None`) and `RequestOutputKind`."""
         self.version = version
         self.arithmetic = False
         """Whether the engine has the logits processor of arithmetic sampling."""
@@ -73,16 +74,9 @@ class Abilities:
             "skip_special_tokens": False,
             "output_kind": self._kinds.DELTA if deltas else self._kinds.FINAL_ONLY,
         }
-        if mute:
-            fields["detokenize"] = False
-        if sampling.min_p:
-            fields["min_p"] = sampling.min_p
-        if sampling.repetition_penalty != 1.0:
-            fields["repetition_penalty"] = sampling.repetition_penalty
-        if sampling.presence_penalty:
-            fields["presence_penalty"] = sampling.presence_penalty
-        if sampling.frequency_penalty:
-            fields["frequency_penalty"] = sampling.frequency_penalty
+        fields |= {"detokenize": False} if mute else {}
+        fields |= {name: value for name, unused in _NEUTRAL.items()
+                   if (value := getattr(sampling, name)) not in (None, unused)}  # fmt: skip
         if sampling.logit_bias:
             fields["logit_bias"] = {int(token): bias for token, bias in sampling.logit_bias.items()}
         if sampling.logprobs or sampling.top_logprobs is not None:
@@ -99,19 +93,23 @@ class Abilities:
         if labels:
             # The whole vocabulary's: vLLM's own `logprob_token_ids` blanks those of all other requests of its step.
             fields |= {"logprobs": -1, "allowed_token_ids": list(labels), "temperature": 0.0}
-        if sampling.structured is not None:
-            form, forms = sampling.structured, self._forms or dict
-            known = form.kind in _parameters(forms)
-            self.need(f"structured_outputs.{form.kind}", known or not form.required)
-            if known:
-                fields["structured_outputs"] = forms(**{form.kind: specified(form)})
-        if calls and "structural_tag" in _parameters(self._forms or dict):
-            fields["structured_outputs"] = self._forms(structural_tag=calls)
+        fields |= self._structured_outputs(sampling.structured, calls)
         for name, value in extra.items():
             fields[name] = [*fields[name], *value] if name == "stop_token_ids" else value
         for name in fields:
             self.need(name, name in self._fields)
         return self._sampling(**fields, **self._own)
+
+    def _structured_outputs(self, form: StructuredOutput | None, calls: str) -> dict[str, Any]:
+        forms, fields = self._forms or dict, dict[str, Any]()
+        if form is not None:
+            known = form.kind in _parameters(forms)
+            self.need(f"structured_outputs.{form.kind}", known or not form.required)
+            if known:
+                fields["structured_outputs"] = forms(**{form.kind: specified(form)})
+        if calls and "structural_tag" in _parameters(forms):
+            fields["structured_outputs"] = forms(structural_tag=calls)
+        return fields
 
     def need(self, option: str, there: bool) -> None:
         """Raise `EngineError` for an option that this vLLM does not have."""
@@ -124,18 +122,13 @@ class Abilities:
 def settled(sampling: Sampling, generation: Mapping[str, Any]) -> Sampling:
     """Return sampling settings with what they leave to the model as its `generation_config` has it. A model that does
     not say that it samples is greedy, as in transformers."""
-    own = generation if sampling.temperature is None else {}
-    temperature = sampling.temperature
-    if temperature is None:
-        samples = own.get("do_sample", own.get("temperature") is not None)
-        temperature = own.get("temperature", 1.0) if samples else 0.0
-    update = {
-        "temperature": temperature,
-        "top_p": own.get("top_p", 1.0) if sampling.top_p is None else sampling.top_p,
-        "top_k": own.get("top_k", 0) if sampling.top_k is None else sampling.top_k,
-        "seed": sampling.seed if temperature else None,
-    }
-    return sampling.model_copy(update=update)
+    model: dict[str, Any] = {"top_p": 1.0, "top_k": 0}
+    if sampling.temperature is None:
+        samples = generation.get("do_sample", generation.get("temperature") is not None)
+        model["temperature"] = generation.get("temperature", 1.0) if samples else 0.0
+        model |= {name: generation[name] for name in ("top_p", "top_k") if name in generation}
+    update = resolve(sampling, model=model)
+    return sampling.model_copy(update=update | ({} if update["temperature"] else {"seed": None}))
 
 
 def engine_arguments(wanted: Mapping[str, Any], known: Iterable[str], asked: Mapping[str, str], version: str) -> Any:
@@ -149,7 +142,7 @@ def engine_arguments(wanted: Mapping[str, Any], known: Iterable[str], asked: Map
 
 
 def lora_rank(adapters: Mapping[str, str]) -> int | None:
-    """Return the rank to make room for, `None` without adapters. Raises `EngineError` for a folder that is none."""
+    """Return the adapter rank to allocate, `None` without adapters. Raises `EngineError` for another kind of folder."""
     ranks: list[int] = []
     for name, path in adapters.items():
         config = Path(path).expanduser() / "adapter_config.json"

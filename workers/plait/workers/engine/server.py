@@ -21,8 +21,7 @@ from .options import EngineOptions
 __all__ = ["flags"]
 
 _NOT_OF_A_SERVER = ("disable_log_stats", "logits_processors", "use_tqdm_on_load")
-"""Arguments of the engine that a server is better without: it shall tell how busy it is, and over HTTP nobody asks for
-draws by a code."""
+"""Engine arguments that a server omits: it must report its load, and HTTP requests do not sample by codes."""
 
 
 def flags(spec: EngineOptions, arguments: dict[str, Any], port: int) -> list[str]:

@@ -40,7 +40,7 @@ WRITTEN = {"json": '{"a": [1, true]}', "calls": '<tool_call>{"a": 1}</tool_call>
 """What a tokenizer must be able to write, as an example, before a model is held to forms of a kind."""
 KEEPS = "vLLM cannot keep this model to it"
 REMEMBERED = 1000
-"""Forms that cannot be kept, of which it is known."""
+"""Forms that the engine is known not to support."""
 REPORTS = 16
 """Tokens between two reports of a request that a budget counts."""
 
@@ -98,10 +98,10 @@ class Core:
             raise EngineError(f"vLLM {vllm.__version__} did not take the priority policy: use another release of it")
         self.prompter = Prompter(engine.get_tokenizer())
         if rewrites := self.prompter.rewrites():
-            log.warning("%s: a conversation that goes on may be rendered anew: %s", spec.name, rewrites)
+            log.warning("%s: a continued conversation may be rendered again: %s", spec.name, rewrites)
         if lost := self.prompter.roles():
             remedy = "ask one question at a time, or put a template with roles into the folder (chat_template.jinja)"
-            log.warning("%s: the model's chat template is none for conversations: %s; %s", spec.name, lost, remedy)
+            log.warning("%s: the model's chat template does not support conversations: %s; %s", spec.name, lost, remedy)
         generation: dict[str, Any] = {}
         with contextlib.suppress(Exception):
             # Not every release has it, nor every model folder the file: then a request says all of its sampling itself.
@@ -249,8 +249,8 @@ class Core:
         self._end(order, news, "abort", None)
 
     def reload(self, folder: str) -> None:
-        """Take the weights of a folder in place of those that are loaded, for a model of the same shape, and forget the
-        prefix cache. Between two steps, with no request under way. Raises `EngineError`."""
+        """Replace the weights by those of a folder, for a model of the same shape, and clear the prefix cache. Called
+        between two steps, without a running request. Raises `EngineError`."""
         reloads = getattr(self.engine, "collective_rpc", None)
         self.able.need("reload_weights", reloads is not None)
         try:
@@ -261,7 +261,7 @@ class Core:
             raise EngineError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
 
     def step(self, news: EngineOutputs) -> TokenBatch | None:
-        """Let vLLM make one step, and add what it brought; return the checkpoint, if it is time for one."""
+        """Run one step of vLLM, and add its output; return the checkpoint, if one is due."""
         outputs = self.engine.step()
         counts = self.counts
         counts["steps"] += 1
@@ -277,7 +277,7 @@ class Core:
                 order.text += order.fresh(piece.text)
             else:
                 order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
-            # Without the taps tokens are counted here, so those of requests that were given up are missed.
+            # Without the taps tokens are counted here, which misses those of cancelled requests.
             if not self._taps:
                 counts["generated"] += new
                 order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
@@ -293,7 +293,7 @@ class Core:
             for order in self.running.values():
                 if order.reports and not order.streams:
                     self._peek(order, news)
-        # A checkpoint tells of every request. Between two, only those are told of whose window of confidence is full.
+        # A checkpoint reports every request. Between checkpoints, only those with a full window of confidence report.
         due, self._due = self._due, []
         if not self._checkpoint or counts["steps"] % self._checkpoint:
             for order in due:
@@ -303,7 +303,7 @@ class Core:
         return self._account(news)
 
     def _account(self, news: EngineOutputs) -> TokenBatch:
-        """Tell what is new of all requests that report their end only."""
+        """Report the progress of all requests that otherwise report only their end."""
         attempts: list[int] = []
         counts: list[int] = []
         ids: list[int] = []
@@ -325,7 +325,7 @@ class Core:
     def _tell(self, order: EngineRequest, news: EngineOutputs, ids: Sequence[int]) -> None:
         released: int | None = None
         if order.past and order.buffer and not order.text and (seen := self._seen(order)) is not None:
-            # The engine shows no new text yet; of the earlier one as much is told as if it had never been interrupted.
+            # The engine has no new text yet; the earlier text is reported as far as without the interruption.
             released = max(0, len(order.earlier) + len(seen.text) - order.buffer)
         progress = order.progress(ids, released)
         if progress is not None:
@@ -347,7 +347,7 @@ class Core:
         return True
 
     def _end(self, order: EngineRequest, news: EngineOutputs, reason: str | None, stop: int | str | None) -> None:
-        """Take a request off the books, with the last of its news."""
+        """Remove an ended request, and report its last output."""
         del self.running[order.key]
         self._inner.pop(order.inner, None)
         self.counts["prompt"] += len(order.context)
@@ -369,7 +369,7 @@ class Core:
             return
         keeps = order.sampling.keep_stop and not (reason == "stop" and self._own_end(order))
         if order.sampling.keep_stop and not keeps:
-            # vLLM keeps the text of the model's own end too, which nobody has asked for. The id stays: it was drawn.
+            # vLLM also keeps the text of the model's end token, which was not requested. The id stays: it was drawn.
             order.text = order.text.removesuffix(self.prompter.text(order.ids[-1:]))
         if order.streams:
             self._tell(order, news, order.ids)
@@ -403,7 +403,7 @@ class Core:
         usage = result.usage.model_copy(update={"thoughts": about, "sources": sources})
         if result.finish == "length" and not spoken.strip():
             return as_failure(CutInThoughts(order.thoughts)).model_copy(update={"usage": usage})
-        # Without ids: what goes on from here reads the words, and the template decides about the thoughts.
+        # Without ids: a continuation reads the text, and the template decides about the thoughts.
         update = {"value": spoken.lstrip(), "reasoning": thoughts, "usage": usage, "token_ids": (), "prompt_ids": ()}
         return result.model_copy(update=update)
 
@@ -423,13 +423,13 @@ class Core:
         return True
 
     def _do_without(self, order: EngineRequest, why: str) -> None:
-        """Leave the form of a request out, and have its result say so."""
+        """Omit the form of a request, and record that in its result."""
         assert order.form is not None
         order.why = f"not held to the form {order.form[0]!r}: {why}"
         order.sampling, order.calls = order.sampling.model_copy(update={"structured": None}), ""
 
     def _seen(self, order: EngineRequest) -> RequestProgress | None:
-        """Return what a running request has generated so far, where this vLLM says it where 0.32 does."""
+        """Return the output so far of a running request, if this vLLM exposes it where 0.32 does."""
         if self._states is None:
             return None
         try:
@@ -454,7 +454,7 @@ class Core:
     def _tap(self) -> bool:
         """Read tokens and log-probabilities where they leave the model. Returns whether that can be done.
 
-        Tokens of requests already given up are counted there too. Log-probabilities are taken off as the arrays they
+        Tokens of cancelled requests are counted there too. Log-probabilities are taken off as the arrays they
         are and summarised for all requests together: vLLM's own way decodes each of the k tokens and makes an object
         of it, which costs more than the sampling.
         """

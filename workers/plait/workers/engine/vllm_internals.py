@@ -1,7 +1,7 @@
-"""The names inside vLLM that are no part of its interface, each looked at before it is relied on.
+"""Private names inside vLLM, each checked before use.
 
 A release that renames one of them takes away a convenience (signals, checkpoints of silent requests, counts of the
-prefix cache), which is then refused in words; it does not break the engine's thread.
+prefix cache), which is then rejected with an explanation; it does not break the engine's thread.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def seen(state: Any) -> RequestProgress | None:
 
 
 def prefill_field(output: Any, logprobs: Any) -> str | None:
-    """Return the field of the model's outputs that tells of the prefix cache, "" if there is none; `None` where tokens
-    and log-probabilities cannot be read there at all. `output` and `logprobs` are vLLM's classes."""
+    """Return the field of the model's outputs with prefix-cache counts, "" without one; `None` if tokens and
+    log-probabilities cannot be read there at all. `output` and `logprobs` are vLLM's classes."""
     fields: Iterable[str] = getattr(output, "__struct_fields__", ())
     if not {"request_id", "new_token_ids", "new_logprobs"}.issubset(fields):
         return None
@@ -112,7 +112,7 @@ def without_amx(attention: Any) -> None:
 
 def pack_head(model: Any) -> None:
     """Bring a head that is tied to the embedding up to date after new weights came. vLLM 0.32 keeps a packed copy of it
-    on a CPU, which its reloading forgets: the model would go on with the old head."""
+    on a CPU, which its reloading does not update: the model would keep the old head."""
     head, inner = getattr(model, "lm_head", None), getattr(model, "model", None)
     method = getattr(head, "quant_method", None)
     tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)

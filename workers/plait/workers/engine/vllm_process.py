@@ -19,7 +19,7 @@ def environment(threads: int, *, forced: bool, cores: Sequence[int] | None, loca
     sampler helper costs seconds at the first request and wins nothing measurable.
     """
     put = os.environ.setdefault
-    put("VLLM_LOGGING_LEVEL", "CRITICAL")  # its errors are raised, and told once
+    put("VLLM_LOGGING_LEVEL", "CRITICAL")  # its errors are raised, and logged once
     put("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     put("TORCH_CPP_LOG_LEVEL", "ERROR")
     put("VLLM_NO_USAGE_STATS", "1")

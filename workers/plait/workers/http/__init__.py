@@ -79,7 +79,7 @@ class Http(Worker):
         self.hints = given.hints != "none"
         self._sender: RequestSender | None = None
         self._connections: list[ServerConnection] = []
-        """All that were opened: a job under way keeps its own when the server returns with another model."""
+        """All opened connections: a running job keeps its own when the server returns with another model."""
         self._limiter = ConcurrencyLimiter(self.slots)
         self._live: dict[int, LiveJob] = {}
         self._suspect = asyncio.Event()
@@ -313,7 +313,7 @@ class Http(Worker):
             try:
                 await sender.server.connection.get("models", seconds=_HEALTH_TIMEOUT_S)
             except ServerError as error:
-                # Statuses of a proxy whose server is gone.
+                # Statuses of a proxy whose server is down.
                 if error.status in (502, 503, 504) or error.unreachable:
                     continue
             return True

@@ -84,7 +84,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class RetryContext:
-    """What a retry depends on besides state and error."""
+    """Inputs of a retry decision other than state and error."""
 
     max_retries: int
     backoff_s: float
@@ -117,12 +117,12 @@ def next_request(state: AttemptState, error: ServerError, context: RetryContext)
                 return Fail(error)
             following = Resuming(retries + 1)
         case Fresh(retries) | Resuming(retries):
-            # Tokens that nobody saw were paid for: only retries of the step, which its budget covers, may repeat that.
+            # Lost tokens were paid for: only retries of the step, which its budget covers, may repeat that.
             if error.costly:
                 return Fail(error)
             # A broken connection is tried once more, not `max_retries` times: it may have been this request's fault.
             if retries >= (context.max_retries if error.refused else min(1, context.max_retries)):
-                # What the worker has retried in vain the step does not retry as often again.
+                # The step retries less after failed retries of the worker.
                 return Fail(error.changed(retryable=not error.refused))
             following = replace(state, retries=retries + 1)
     return _wait_or_fail(following, error, context)
@@ -136,13 +136,13 @@ def _wait_or_fail(following: Fresh | Resuming, error: ServerError, context: Retr
         message = f"{error.message} (it asks to wait for {asked:.4g} s, and the step has {min(left, asked):.0f} s)"
         return Fail(error.changed(message, retryable=False))
     seconds = max(asked, context.backoff_s * 2.0 ** (following.retries - 1)) + context.jitter_s
-    # Without time for another try the failure is reported now: at the time limit nobody would read it.
+    # Without time for another try the failure is reported now: the time limit would replace it.
     return SendAfter(seconds, following) if left is None or seconds < left else Fail(error)
 
 
 def classify_error(error: ServerError, seconds: float) -> ServerError:
     """Return a request's error with what its duration shows: whether the server rejected it before generating
-    anything, and whether it may have generated tokens that nobody saw."""
+    anything, and whether it may have generated tokens that never arrived."""
     is_quick = seconds < FREE_FAILURE_S
     refused = error.unreachable or error.status in OVERLOADED or (error.status is not None and is_quick)
     return error.changed(refused=refused, costly=error.costly or not (refused or is_quick))
@@ -157,7 +157,7 @@ class ConcurrencyLimiter:
     """Permits for requests, first come first served.
 
     The limit starts at `slots`. A request that the server rejected as too many halves it, once for all requests that
-    were under way together. A request that was served adds `1 / limit`, so a whole round of requests adds about one
+    were running together. A request that was served adds `1 / limit`, so a whole round of requests adds about one
     (additive increase, multiplicative decrease: Chiu and Jain 1989).
     """
 
@@ -183,7 +183,7 @@ class ConcurrencyLimiter:
 
     async def acquire(self) -> int:
         """SendAfter for a permit and return the number of the round, for `release`."""
-        # Whoever comes while others wait queues behind them, or a stream of newcomers could starve them.
+        # A new request queues behind those that wait, or a stream of new ones could starve them.
         if self.running >= int(self.limit) or self._waiters:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

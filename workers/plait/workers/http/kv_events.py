@@ -26,7 +26,7 @@ REPLAY_TIMEOUT_S = 2.0
 MAX_PENDING_PROMPTS = 4096
 """Prompts that may wait for their lookup; older ones are dropped."""
 LONG_PROMPT_TOKENS, SILENT_PROMPTS = 256, 16
-"""After this many prompts of this length, each of which should have filled a block, missing events are no accident."""
+"""Number of prompts and minimum tokens of each, enough to fill a block, after which missing events are reported."""
 
 
 class EventReader:
@@ -111,7 +111,7 @@ class KvEvents:
         context = zmq.asyncio.Context()
         socket = context.socket(zmq.SUB)
         try:
-            socket.setsockopt(zmq.LINGER, 0)  # closing must not wait for a server that is gone
+            socket.setsockopt(zmq.LINGER, 0)  # closing must not wait for a server that is down
             socket.setsockopt(zmq.SUBSCRIBE, b"")
             socket.connect(self._address)
             while True:

@@ -111,7 +111,7 @@ def _sampled_scores(logprobs: object) -> list[float]:
 
 def _label_scores(labels: Sequence[str], logprobs: object) -> dict[str, float]:
     """Return the log-probabilities of those labels that are among the likeliest tokens of the first position. Raises
-    `ServerError` if there are none."""
+    `ServerError` without any."""
     tops: object = None
     if isinstance(logprobs, Mapping):
         tops = logprobs.get("content") or logprobs.get("top_logprobs")

@@ -109,7 +109,7 @@ class HttpOptions(Frozen):
 
 def check_address(base_url: str, api_key_env: str | None) -> None:
     """Raise `ConfigError` for an invalid address, and for a key in place of its variable's name."""
-    # The messages do not repeat the value: whoever confuses the two would otherwise find the key in a log.
+    # The messages do not repeat the value: after a mix-up of the two, the key would be in a log.
     try:
         parts = urlsplit(base_url)
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0

@@ -32,7 +32,7 @@ LABEL_CANDIDATES = 20
 """Likeliest tokens requested to find labels among them: the default maximum of OpenAI and vLLM."""
 MESSAGE_CACHE_BYTES = 32 << 20
 MESSAGE_OVERHEAD_BYTES = 1 << 10
-"""Approximate size of a cached message besides its text."""
+"""Approximate size of a cached message without its text."""
 
 
 class ServerError(Exception):
@@ -57,7 +57,7 @@ class ServerError(Exception):
             retryable: the same request may succeed later.
             retry_after: seconds that the server asked to wait.
             unreachable: no connection could be made.
-            costly: the server may have generated tokens that nobody saw.
+            costly: the server may have generated tokens that never arrived.
             refused: the server rejected the request before it generated anything.
         """
         super().__init__(message)
@@ -101,7 +101,7 @@ class ServerDialect:
 
 
 class CachedMessage(NamedTuple):
-    """A message as JSON, which nobody changes: all requests of a conversation share it."""
+    """A message as JSON, which must not be changed: all requests of a conversation share it."""
 
     source: Message
     fields: dict[str, Any]
@@ -152,7 +152,7 @@ def _count_text_bytes(message: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """What a request is built from."""
+    """The inputs of a request."""
 
     dialect: ServerDialect
     model: str

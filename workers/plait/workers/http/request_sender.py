@@ -64,7 +64,7 @@ SLOW_RESPONSE_S = 30.0
 
 @dataclass(slots=True, eq=False)
 class LiveJob:
-    """A job that is under way."""
+    """A running job."""
 
     job: Job
     think: ModelCall
@@ -80,7 +80,7 @@ class LiveJob:
     state: Fresh | Resuming = field(default_factory=Fresh)
     response: ResponseParser | None = None
     request: SentRequest | None = None
-    """The request under way."""
+    """The running request."""
     form_note: str = ""
     """Why the text need not have the form that was asked for."""
     unreported: list[Progress] = field(default_factory=list[Progress])
@@ -96,7 +96,7 @@ class LiveJob:
         self.emit(item)
 
     def charge(self, throughput: ThroughputEstimate, is_free: bool = False) -> None:
-        """Charge the request that was under way, unless the server rejected it."""
+        """Charge the running request, unless the server rejected it."""
         if self.request is not None and not is_free:
             self.spent += self.request.measure(asyncio.get_running_loop().time(), throughput)
         self.request = None
@@ -364,7 +364,7 @@ class RequestSender:
         probes: list[SentRequest] = []
         try:
             form = await self._forms.build_fields(connection, server.dialect, server.model, think, spec.chat, probes)
-        finally:  # whoever asks for a form first pays for the probe
+        finally:  # the first request for a form pays for the probe
             for probe in probes:
                 live.spent += probe.measure(asyncio.get_running_loop().time(), self.throughput)
         if (structured := think.sampling.structured) is not None and not form:
@@ -427,7 +427,7 @@ class RequestSender:
                 if error.retry_after and error.retry_after <= MAX_SERVER_WAIT_S:
                     self._limiter.pause(error.retry_after)
             if error.status is None and (error.retryable or error.costly):
-                self._suspect.set()  # the connection broke: perhaps the server is gone
+                self._suspect.set()  # the connection broke: the server may be down
             live.charge(self.throughput, is_free=response.usage.is_fresh and (error.refused or error.is_free))
             raise error from None
         finally:
@@ -519,7 +519,7 @@ class RequestSender:
 
 
 def _report_figures(live: LiveJob, response: ResponseParser, progress: Progress) -> None:
-    """Report confidence and token counts of a job whose text nobody follows, now and then."""
+    """Report confidence and token counts of a job without a reader of its text, at intervals."""
     if not (live.think.sampling.window or live.job.report):
         return
     live.unreported.append(progress)
@@ -530,7 +530,7 @@ def _report_figures(live: LiveJob, response: ResponseParser, progress: Progress)
 
 
 async def _read_usage(batches: AsyncIterator[list[Any]], response: ResponseParser) -> None:
-    """Wait briefly for the usage, which comes last: at once if the response ends here too. A server that goes on
+    """Wait briefly for the usage, which comes last: at once if the response ends here too. A server that keeps
     generating is disconnected."""
     with contextlib.suppress(TimeoutError, StopAsyncIteration, ServerError):
         async with asyncio.timeout(USAGE_TIMEOUT_S):

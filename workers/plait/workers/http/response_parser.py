@@ -90,7 +90,7 @@ class TextReader:
         return text
 
     def resume(self, text: str, shown_chars: int | None = None) -> None:
-        """Continue behind `text`, of which `shown_chars` characters were sent; by default as many as were read."""
+        """Continue behind `text`, whose first `shown_chars` characters were sent; by default as many as were read."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         shown = len(self.text) if shown_chars is None else shown_chars
@@ -258,8 +258,8 @@ class UsageMeter:
         return max(generated, seen) if has_ids else generated
 
     def tokens_left(self, is_thought: bool, is_whole: bool) -> int:
-        """Return how many more tokens are allowed. `is_whole`: the response came in one piece, so that it is unknown
-        how many of its tokens are thoughts."""
+        """Return the number of further tokens allowed. `is_whole`: the response came in one piece, so that the number
+        of its thought tokens is unknown."""
         total_left = self._max_tokens + self._thinking_room - self.total_tokens
         answer_left = self._max_tokens - (self.total_tokens - self.thought_tokens)
         return max(0, total_left if is_thought or is_whole else min(total_left, answer_left))
@@ -274,7 +274,7 @@ def _bounded_count(count: object, maximum: float) -> int:
 
 
 def _source_of(field: object, count: int) -> Source | None:
-    """Return who counted the value of a usage field; nobody if it is missing or invalid."""
+    """Return the source of a usage field; `None` if the field is missing or invalid."""
     return None if field is None or (field and not count) else "server"
 
 
@@ -390,7 +390,7 @@ class ResponseParser:
     # --- parsing ---
 
     def feed(self, chunk: object) -> Progress | None:
-        """Parse one JSON object of the stream, or a whole response, and return what it adds. Raises `ServerError`."""
+        """Parse one JSON object of the stream, or a whole response, and return its progress. Raises `ServerError`."""
         self.usage.chunk_count += 1
         fields, choice = parse_chunk(chunk)
         self.usage.has_ended = self.usage.has_ended or (choice or {}).get("finish_reason") is not None

@@ -44,7 +44,7 @@ PROBE_THINK = ModelCall(prompt=(Text(text="a"),), sampling=Sampling(max_tokens=1
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a probe found."""
+    """The result of a probe."""
 
     connection: ServerConnection
     model: str
@@ -181,7 +181,7 @@ async def _find_dialect(connection: ServerConnection, model: str, models: Sequen
 async def _try_dialect(
     connection: ServerConnection, model: str, dialect: ServerDialect, prompt: str | list[int]
 ) -> ServerDialect:
-    """Request one token. Return the dialect with what the response shows."""
+    """Request one token. Return the dialect, extended by the fields in the response."""
     chat = dialect.endpoint == "chat/completions"
     response = ResponseParser(dialect, PROBE_THINK)
     body = build_body(RequestSpec(dialect, model, PROBE_THINK, prompt, chat, priority=1))
@@ -198,7 +198,7 @@ async def _try_dialect(
 
 
 async def _find_slots(connection: ServerConnection) -> int | None:
-    """Return how many responses a server generates at a time; `None` if it does not report that."""
+    """Return the number of responses that a server generates at a time, or `None` if it does not report it."""
     pages = (
         ("server_info?config_format=json", ("vllm_config", "scheduler_config", "max_num_seqs")),  # vLLM
         ("props", ("total_slots",)),  # llama.cpp
@@ -245,7 +245,7 @@ async def is_unchanged(server: ServerInfo) -> bool:
     except ServerError as error:
         if error.unreachable:
             raise
-        return True  # a server that stopped listing models is no proof of another model
+        return True  # a server that stopped listing models need not have another model
 
 
 async def has_arithmetic_sampling(server: ServerInfo) -> bool:

@@ -131,8 +131,8 @@ class ThinkingSupport:
         return fields
 
     def learn(self, model: str, think: ModelCall, response: ResponseParser, thinking_room: int) -> bool:
-        """Record how a response thought. Return whether to ask again: thoughts had no room, since nobody expected any,
-        and used up the tokens of the answer."""
+        """Record how a response thought. Return whether to ask again: thoughts were not expected, had no reserved
+        tokens, and used up the tokens of the answer."""
         text, finish, thoughts = response.text, response.finish, response.thoughts
         if not thoughts.close(text, finish)[0]:
             return False
@@ -205,7 +205,7 @@ class FormSupport:
     def __init__(self) -> None:
         """Start without knowledge."""
         self._variants: dict[tuple[str, str, bool], str] = {}
-        """By (model, kind, chat); empty if there is none."""
+        """By (model, kind, chat); empty without a variant."""
         self._lock = asyncio.Lock()
 
     async def build_fields(
@@ -242,7 +242,7 @@ class FormSupport:
 async def find_variant(
     connection: ServerConnection, dialect: ServerDialect, model: str, kind: str, chat: bool, sent: list[SentRequest]
 ) -> str:
-    """Return the name of the variant in which a server takes forms of a kind. Raises `Rejected` if there is none, and
+    """Return the name of the variant in which a server takes forms of a kind. Raises `Rejected` without a variant, and
     `ServerError` if the server cannot be asked."""
     variants = list_variants(PROBE_FORMS[kind])
     known = await _list_request_fields(connection, chat)

@@ -61,7 +61,7 @@ class ThroughputEstimate:
             self.max_tokens_per_piece = max(1.0, decayed, tokens / pieces)
 
     def extra_tokens(self, pieces: int, size_bytes: int) -> int:
-        """Return how many more tokens than pieces a text may have."""
+        """Return the maximum number by which a text's tokens may exceed its pieces."""
         known = self.max_tokens_per_piece
         # A token has at least one byte; the last, the end token, may have none.
         most = size_bytes if known is None else math.ceil(pieces * known)
@@ -70,7 +70,7 @@ class ThroughputEstimate:
 
 @dataclass(slots=True, eq=False)
 class SentRequest:
-    """A request that is under way, and what it costs."""
+    """A running request, and its cost."""
 
     fields: Mapping[str, Any]
     """Its JSON body."""

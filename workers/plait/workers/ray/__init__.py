@@ -1,6 +1,6 @@
 """Workers inside Ray actors: an engine that lives in a process of its own, on this machine or another.
 
-Jobs go out in batches, and news come back in batches as the answers.
+Jobs go out in batches, and reports come back in batches as the answers.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ log = logging.getLogger("plait.ray")
 T = TypeVar("T")
 
 CHECKPOINT = 4
-"""Engine steps between two checkpoints of the generated ids. The branches of a dead engine lose at most so many tokens.
-A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures stand in
+"""Engine steps between two checkpoints of the generated ids, and maximum tokens that a branch of a dead engine loses.
+A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures are in
 `experiments/LOG.md`."""
 FOLLOW_SECONDS = 0.002
-"""Seconds to wait, after news, for the jobs that follow from it: they then go out with the next call."""
+"""Seconds to wait after a batch of reports for the jobs that follow from it: they then go out with the next call."""
 HOUR = 3600.0
 PAUSE_SECONDS = 10.0
 """Seconds before an actor that could not be made again is tried once more; then twice as many each time."""
@@ -56,16 +56,16 @@ class RayWorker(Worker):
         restarts: how often within an hour an actor that died is made again.
         start_timeout: seconds for the cluster to find room for the actor and for the hosted worker to start.
         silence: seconds without an answer after which an actor is taken for dead and killed. By default 60; for an
-            engine twenty times its slowest answer of late, at least 10 and at most 60.
-        placement, bundle: room that was reserved for a whole pool, and the place of this actor in it.
-        count: how many such actors have to find room at the start.
+            engine twenty times its slowest recent answer, at least 10 and at most 60.
+        placement, bundle: the placement group of a whole pool, and the bundle of this actor in it.
+        count: number of such actors that must fit at the start.
         like: a worker whose slots and kinds of steps are those of the hosted one; by default one is made for that.
         quarantine: shared by the workers of a pool.
         patience: seconds that a local cluster has to start; by default as long as it takes.
 
     When the actor dies, its jobs fail with `WorkerLost`. The scheduler tries them again elsewhere, or here when the
     actor is back, from the last checkpoint of their token ids. An engine that has requests and makes no step counts as
-    dead too. A prompt that seems to kill engines is given up (`Quarantine`).
+    dead too. A prompt that seems to kill engines is not retried (`Quarantine`).
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RayWorker(Worker):
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
         self._replies: deque[asyncio.Future[list[EngineOutputs]]] = deque()
-        """Replies to come, the oldest call first. The newest call waits for news."""
+        """Replies to come, the oldest call first. The newest call waits for reports."""
         self._sent = asyncio.Event()
         """Set when a call goes out."""
         self._health: asyncio.Queue[bool | None] = asyncio.Queue()
@@ -128,7 +128,7 @@ class RayWorker(Worker):
         self._follower: asyncio.Task[None] | None = None
         self._head: cluster.Head | None = None
         self._gone: asyncio.Task[str] | None = None
-        """Ends when the cluster does; its result says so."""
+        """Ends when the cluster is lost; its result is the message."""
 
     @property
     def ready(self) -> bool:
@@ -153,7 +153,7 @@ class RayWorker(Worker):
         self._follower = asyncio.create_task(self._follow())
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Send a job to the actor and yield its news."""
+        """Send a job to the actor and yield its reports."""
         stream = self._streams[job.attempt] = Stream()
         turn = self._quarantine.turn(job)
         waiting: asyncio.Future[Any] | None = None
@@ -201,12 +201,12 @@ class RayWorker(Worker):
             waiting.cancel()
 
     async def health(self) -> AsyncIterator[bool]:
-        """Yield `True` when the actor is ready, `False` when it died and is being made again; end when it is gone."""
+        """Yield `True` when the actor is ready, `False` when it died and is restarted; end when it is lost."""
         while (healthy := await self._health.get()) is not None:
             yield healthy
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
-        """Yield what the hosted worker says of its prefix cache, if it says something."""
+        """Yield the hosted worker's reports on its prefix cache, if it has any."""
         async for news in self._cache:
             yield news
 
@@ -233,7 +233,7 @@ class RayWorker(Worker):
                 with contextlib.suppress(WorkerLost):
                     await self._unless_gone(self._placement.free(ray))
         finally:
-            self._told.read()  # what it was running may go on elsewhere, from its last tokens
+            self._told.read()  # its attempts may continue on other workers, from its last tokens
             self._told.tell()
             self._told.close()
             gone, self._gone = self._gone, None
@@ -285,7 +285,7 @@ class RayWorker(Worker):
             waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
             self.pid, wrong, facts = await self._unless_gone(waiting)
         except TimeoutError:
-            # The actor is ended, or it would take its room later, when nobody waits for it.
+            # The actor is ended, or it would take its resources later, when no caller waits for it.
             free = await asyncio.to_thread(ray.available_resources)
             ray.kill(actor)
             raise WorkerError(
@@ -316,7 +316,7 @@ class RayWorker(Worker):
         return strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=self._bundle)
 
     async def _follow(self) -> None:
-        """Read news until the actor dies; then make another, as often as is allowed."""
+        """Read reports until the actor dies; then restart it, up to the limit."""
         clock = asyncio.get_running_loop().time
         restarts: deque[float] = deque()
         while True:
@@ -337,7 +337,7 @@ class RayWorker(Worker):
                     self._ray.kill(actor)
             self._told.read()  # what a dead actor has written is still there
             self._told.tell()
-            await asyncio.sleep(0)  # the scheduler places steps anew as soon as it hears that the actor is gone
+            await asyncio.sleep(0)  # the scheduler retries steps as soon as it receives the loss of the actor
             if left:
                 self._health.put_nowait(False)
             lost = as_failure(WorkerLost(f"{self.name} died: {reason}"))
@@ -353,9 +353,8 @@ class RayWorker(Worker):
         self._health.put_nowait(None)
 
     async def _made_again(self, restarts: deque[float]) -> bool:
-        """Make another actor; return whether there is one. Where its node is not back yet, or it dies while it starts,
-        that is tried again as long as restarts are left. An error of its own, such as a model that is not there, would
-        only come again."""
+        """Make another actor; return whether there is one. If its node is not back yet, or the actor dies while it
+        starts, this is retried while restarts are left. An error of its own, such as a missing model, would recur."""
         pause = PAUSE_SECONDS
         while True:
             try:
@@ -372,7 +371,7 @@ class RayWorker(Worker):
             pause *= 2
 
     async def _read(self) -> str:
-        """Hand out news as it comes; return why no more will come."""
+        """Dispatch reports as they come; return the reason why they end."""
         actor, gone = self._actor, self._gone
         assert gone is not None
         health = asyncio.ensure_future(reply(actor.watch))
@@ -382,16 +381,16 @@ class RayWorker(Worker):
         try:
             while True:
                 if not replies:
-                    # What follows from the news just handed out may go with the call that waits for more.
+                    # Jobs that follow from these reports may go with the call that waits for more.
                     sent = asyncio.ensure_future(self._sent.wait())
                     await asyncio.wait([sent], timeout=FOLLOW_SECONDS)
                     sent.cancel()
                 if not replies:
-                    # One call always waits in the actor, so news needs no call of its own.
+                    # One call always waits in the actor, so reports need no call of their own.
                     self._exchange()
                 newest = replies[0]
                 await asyncio.wait([newest, health, silent, gone], return_when=asyncio.FIRST_COMPLETED)
-                # The cluster is asked first: when it is gone, the other two say only that they were cut off.
+                # The cluster is checked first: when it is lost, the other two only report a broken connection.
                 if not newest.done():
                     over = next(task for task in (gone, silent, health) if task.done())
                     return over.result() or "its worker ended"
@@ -448,13 +447,13 @@ class RayWorker(Worker):
                     self._outbox = [job]
                     self._send()
                 return
-            refused = WorkerError(f"{self.name} cannot be told of it: {first_line(error)}")
+            refused = WorkerError(f"{self.name} cannot receive the job: {first_line(error)}")
             for job in jobs:
                 if (stream := self._streams.get(job.attempt)) is not None:
                     stream.push(as_failure(refused))
 
     def _exchange(self, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> None:
-        """Send jobs and cancels to the actor; its news is the reply."""
+        """Send jobs and cancels to the actor; its reports are the reply."""
         answer = self._actor.exchange.remote(self._calls, jobs, given_up)
         self._calls += 1
         self._replies.append(asyncio.ensure_future(answered(answer)))
@@ -505,7 +504,7 @@ def pool(
         if host.endswith(":Engine"):
             own.setdefault("checkpoint", CHECKPOINT)
             if num_gpus and num_gpus < 1:
-                # vLLM takes nine tenths of the GPU unless told otherwise, and others reserve the rest.
+                # vLLM takes nine tenths of the GPU by default, but other actors reserve the rest.
                 own.setdefault("gpu_memory_utilization", round(0.9 * num_gpus, 3))
         if here:
             if count > 1:

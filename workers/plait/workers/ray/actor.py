@@ -1,6 +1,6 @@
-"""The inside of a Ray actor: one worker, its jobs as tasks, its news in batches.
+"""The inside of a Ray actor: one worker, its jobs as tasks, its reports in batches.
 
-All news leaves through one call that waits for it, so that the number of messages follows the engine's steps and not
+All reports leave through one waiting call, so that the number of messages follows the engine's steps and not
 its tokens. Ray is not imported here.
 """
 
@@ -24,18 +24,18 @@ from .._shared.batch_streams import TokenBatch, together
 from .token_pipe import IdsOut
 
 EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheUpdate
-"""An attempt and what is new of it, or the new ids of many, or news of the prefix cache."""
+"""An attempt and its report, or the new ids of many attempts, or a report on the prefix cache."""
 
 FACTS = ("slots", "models", "cache_tokens", "block", "identity", "reports")
 """Attributes that a worker may know only when it has started."""
 CACHE_SECONDS = 0.1
-"""How long news of the prefix cache waits for other news to go out with."""
+"""Maximum seconds that reports on the prefix cache wait for other reports."""
 GATHER_SECONDS = 0.004
 """How long progress waits for more before it goes out."""
 
 
 class Pulse(NamedTuple):
-    """How far an engine has come."""
+    """The progress of an engine."""
 
     busy: bool
     """It has requests."""
@@ -74,7 +74,7 @@ class ActorHost:
         self._latest: dict[int, int] = {}
         """Where in `_news` the unread progress of an attempt stands."""
         self._due = math.inf
-        """When the news has to go out, on the loop's clock."""
+        """Time by which the reports must be sent, on the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
         self._follower: asyncio.Task[None] | None = None
 
@@ -94,30 +94,30 @@ class ActorHost:
         return os.getpid(), None, {name: getattr(self._worker, name) for name in FACTS if hasattr(self._worker, name)}
 
     async def count_tokens(self, op: ModelCall) -> int | None:
-        """Return what the hosted worker counts in a prompt, if it can."""
+        """Return the hosted worker's token count of a prompt, or `None` if it cannot count."""
         count = getattr(self._worker, "count_tokens", None)
         return None if count is None else await count(op)
 
     async def exchange(
         self, number: int, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()
     ) -> list[EngineOutputs]:
-        """Start jobs and cancel attempts; then wait until there is news, and return all of it.
+        """Start jobs and cancel attempts; then wait for reports, and return all of them.
 
         Calls are numbered from 0 and take effect in that order, so a cancel never overtakes its job. Only the newest
-        call waits for news; an older one returns nothing as soon as a newer one comes. So the caller can send a job at
-        once, and that call then waits for the next news. The end of a job goes out at once. Progress waits a little for
-        more, since a message costs about as much as an engine step of a few requests."""
+        call waits for reports; an older one returns nothing as soon as a newer one comes. The caller can thus send a
+        job at once, and that call then waits for the next reports. The end of a job is sent at once. Progress waits a
+        little for more, since a message costs about as much as an engine step of a few requests."""
         self._calls[number] = (jobs, given_up)
         while (call := self._calls.pop(self._next, None)) is not None:
             self._next += 1
             await self._take(*call)
-        # A newer call waits already, and news goes to one call alone.
+        # A newer call waits already, and reports go to one call alone.
         if number < self._newest:
             return []
         self._newest = number
         self._wake()
         loop = asyncio.get_running_loop()
-        # News gathers until it is due, or a newer call takes this one's place.
+        # Reports gather until they are due, or a newer call replaces this one.
         while number == self._newest and loop.time() < self._due:
             self._waiter = loop.create_future()
             await self._waiter
@@ -148,7 +148,7 @@ class ActorHost:
         return str(getattr(self._worker, "lost", ""))
 
     async def answers(self) -> Pulse | None:
-        """Answer, which shows that the actor's loop turns; say how far an engine has come."""
+        """Return the engine's progress; any answer shows that the actor's loop runs."""
         pulse = getattr(self._worker, "pulse", None)
         return None if pulse is None else Pulse(*pulse())
 
@@ -185,7 +185,7 @@ class ActorHost:
         finally:
             self._tasks.pop(attempt, None)
             self._begun.discard(attempt)
-            # Whoever listens has to see exactly one end.
+            # The reader must receive exactly one end.
             if last is None or isinstance(last, Progress):
                 self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
 
@@ -193,7 +193,7 @@ class ActorHost:
         # An end frees a slot, which should not stay empty for the sake of fewer messages.
         if not isinstance(item, Progress):
             self._send_in(0.0)
-        # Progress of the same attempt that has not gone out yet is put together with this.
+        # Progress of the same attempt that has not been sent yet is merged with this.
         elif (at := self._latest.get(attempt)) is not None and isinstance(last := self._progress(at), Progress):
             self._news[at] = (attempt, together((last, item)))
             return
@@ -231,7 +231,7 @@ class ActorHost:
         self._send_in(0.0)
 
     def _send_in(self, seconds: float) -> None:
-        """Let the news go out in so many seconds, if not earlier."""
+        """Send the reports within `seconds`, if not earlier."""
         loop = asyncio.get_running_loop()
         if (due := loop.time() + seconds) >= self._due:
             return

@@ -12,8 +12,8 @@ from .actor import Pulse
 T = TypeVar("T")
 
 SILENCE = 60.0
-"""Seconds without an answer after which an actor is taken for dead. For an engine this is the most: its own pace
-counts, `PACE` times the slowest answer of late and at least `LEAST` seconds."""
+"""Maximum seconds without an answer before an actor counts as dead. For an engine the limit is `PACE` times its slowest
+recent answer, at least `LEAST` seconds and at most this."""
 PACE, LEAST = 20.0, 10.0
 STUCK = 600.0
 """Seconds in which an engine that has requests has to make a step."""

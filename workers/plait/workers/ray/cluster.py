@@ -1,4 +1,5 @@
-"""This process's tie to a Ray cluster: joined once, a local one started if there is none, left with the last user."""
+"""Connect this process to a Ray cluster: once for all users, a local cluster if no address is set, until the last user
+leaves."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ async def join(user: object, patience: float | None = None) -> Any:
 
     The cluster is that of `RAY_ADDRESS`, else the one that this process is already connected to, else a local one.
     Raises `WorkerError` if that of `RAY_ADDRESS` cannot be reached, `NoCluster` if Ray is not installed or no local one
-    starts (with `patience`, within so many seconds). Ray cannot be stopped while it connects: a cancelled `join` waits
+    starts (within `patience` seconds, if given). Ray cannot be stopped while it connects: a cancelled `join` waits
     until it has, and leaves again; one without patience left leaves it when it has.
     """
     try:
@@ -59,35 +60,35 @@ async def leave(user: object) -> None:
 class Head:
     """Watches whether the head node of the cluster answers.
 
-    Ray ends this process, without an exception, when a call has waited too long for a head node that is gone. At half
-    of that time the workers are told, and the connection that `join` made is closed."""
+    Ray ends this process, without an exception, when a call has waited too long for a lost head node. At half
+    of that time the workers are notified, and the connection of `join` is closed."""
 
     def __init__(self, ray: Any) -> None:
         self._address = str(ray.get_runtime_context().gcs_address)
         self._patience = float(os.environ.get(RECONNECTS, "60")) / 2
         self._pause = min(2.0, self._patience / 5)
-        self._heard = False
+        self._is_watched = False
 
     async def there(self) -> None:
         """Wait until the head node answers. Call this before functions of Ray that ask it (`ray.nodes`): they cannot be
         cancelled."""
-        while self._heard:
+        while self._is_watched:
             if await _answers(self._address, self._pause):
                 break
             await asyncio.sleep(self._pause / 10)
 
     async def gone(self) -> str:
-        """Wait until the head node has not answered for too long, and return a sentence that says so."""
+        """Wait until the head node has not answered for too long, and return the message about it."""
         clock = asyncio.get_running_loop().time
-        self._heard = await _answers(self._address, self._patience)
-        if not self._heard:  # it can be reached in some other way only: not ours to judge
+        self._is_watched = await _answers(self._address, self._patience)
+        if not self._is_watched:  # it can be reached in some other way only: not ours to judge
             await asyncio.get_running_loop().create_future()
-        heard = clock()
-        while clock() - heard < self._patience:
+        answered_at = clock()
+        while clock() - answered_at < self._patience:
             await asyncio.sleep(self._pause)
             if await _answers(self._address, self._pause):
-                heard = clock()
-        submit(partial(_abandon, self._address))  # takes Ray some ten seconds, which nobody has to wait for
+                answered_at = clock()
+        submit(partial(_abandon, self._address))  # takes Ray some ten seconds, so it runs in the background
         return (
             f"the head node of the Ray cluster at {self._address} has not answered for {self._patience:g} s; start the "
             "cluster again and make a new orchestrator"
@@ -95,7 +96,7 @@ class Head:
 
 
 async def _answers(address: str, seconds: float) -> bool:
-    """Whether somebody listens at `host:port`."""
+    """Return whether a process listens at `host:port`."""
     host, _, port = address.rpartition(":")
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host.strip("[]"), int(port)), seconds)
@@ -106,15 +107,15 @@ async def _answers(address: str, seconds: float) -> bool:
 
 
 def missing(ray: Any, wanted: Mapping[str, float], count: int = 1) -> str | None:
-    """Return what the nodes lack, even if nothing else ran on them, for so many actors with these resources each;
-    `None` if they lack nothing."""
+    """Return the resources that the nodes lack, even if idle, for `count` actors with these resources each, or `None`
+    if they suffice."""
     nodes = [node["Resources"] for node in ray.nodes() if node.get("Alive")]
     wanted = {key: amount for key, amount in wanted.items() if amount}
     room = sum(_fits(node, wanted, count) for node in nodes)
     if room >= count:
         return None
     asked = _amounts(wanted)
-    # Some of them fit: that is said, as it tells how many to ask for.
+    # If some of them fit, the message has their number, since the user can reduce the request to it.
     if room:
         there = "; ".join(_amounts({key: node.get(key, 0.0) for key in wanted}) for node in nodes)
         return f"the Ray cluster has room for {room} of {count} actors with {asked} each: its nodes have {there}"
@@ -128,7 +129,7 @@ def default_gpus(ray: Any) -> float:
 
 
 def _fits(node: Mapping[str, float], wanted: Mapping[str, float], most: int) -> int:
-    """Return how many actors a node has room for."""
+    """Return the number of actors that fit on a node."""
     return min((int(node.get(key, 0.0) / amount + 1e-9) for key, amount in wanted.items()), default=most)
 
 
@@ -154,7 +155,7 @@ class Placement:
     async def take(self, ray: Any, seconds: float) -> Any:
         """Return the group, which the first call makes. Each call has to be followed by one of `free`.
 
-        Raises `WorkerError` when the cluster has not made room for all of it within so many seconds.
+        Raises `WorkerError` if the cluster has not reserved all of it within the timeout.
         """
         self._users += 1
         if self._group is None:
@@ -167,7 +168,7 @@ class Placement:
             raise
         except asyncio.CancelledError:
             self._users -= 1
-            if not self._users:  # nobody waits for it any more, and it may still find its room
+            if not self._users:  # the last waiter has left, and the reservation may still succeed
                 self._group = None
                 group.add_done_callback(lambda made: _remove(ray, made))
             raise
@@ -209,7 +210,7 @@ class Placement:
         )
 
     def _can_be(self, nodes: Sequence[Mapping[str, float]], bundle: Mapping[str, float], count: int) -> bool:
-        """Whether the nodes could hold so many bundles in this way if nothing else ran on them."""
+        """Return whether idle nodes could hold the bundles with this strategy."""
         room = [_fits(node, bundle, count) for node in nodes]
         match self._strategy:
             case "STRICT_SPREAD":
@@ -221,7 +222,7 @@ class Placement:
 
 
 def _remove(ray: Any, made: asyncio.Future[Any]) -> None:
-    """Give back the room of a group that was made when nobody wanted it any more."""
+    """Release a placement group that was reserved after its last user had left."""
     if not made.cancelled() and made.exception() is None:
         submit(partial(ray.util.remove_placement_group, made.result()))
 
@@ -236,7 +237,7 @@ def _join(user: object) -> Any:
             "'plait[ray]' alone; without it, use a server (--base-url URL)"
         ) from error
     if not ray.is_initialized():
-        _users.clear()  # of a connection that somebody else has ended
+        _users.clear()  # of a connection that other code has ended
         _connect(ray)
         _started, _address = True, str(ray.get_runtime_context().gcs_address)
     _users.add(user)
@@ -280,7 +281,7 @@ def _leave(user: object) -> None:
 
 
 def _abandon(address: str) -> None:
-    """Disconnect from a cluster that is gone, unless that has been done and this process is on another."""
+    """Disconnect from a lost cluster, unless this process has already connected to another."""
     if address == _address:
         _users.clear()
         _disconnect()

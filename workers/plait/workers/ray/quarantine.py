@@ -11,7 +11,7 @@ from plait.core.events import Job
 from plait.core.result import Failure
 
 DEATHS = 2
-"""A prompt that was in flight at so many deaths of an engine is suspected of them."""
+"""Number of engine deaths with the same prompt in flight after which the prompt is suspected."""
 REMEMBERED = 3600.0
 """Seconds after which a death is forgotten."""
 
@@ -32,7 +32,7 @@ class Quarantine:
         """Why an engine died last with a prompt, as far as it said so."""
 
     def died(self, jobs: Iterable[Job], now: float | None = None, reason: str = "") -> None:
-        """Take note of the jobs that were in an engine when it died, and why it did."""
+        """Record the jobs in an engine at its death, and the cause."""
         now = time.monotonic() if now is None else now
         suspects: list[str] = []
         for prompt in {fingerprint(job) for job in jobs}:
@@ -68,7 +68,7 @@ class Quarantine:
         return self._alone if len(deaths) >= DEATHS else None
 
     def cleared(self, job: Job) -> None:
-        """Take note that a job has come to its end while its engine lived."""
+        """Record the end of a job whose engine survived it."""
         if self._deaths:
             self._deaths.pop(fingerprint(job), None)
             self._last.pop(fingerprint(job), None)

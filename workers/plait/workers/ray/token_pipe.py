@@ -1,4 +1,4 @@
-"""Checkpoints: the token ids that an actor tells while its jobs run, so that another can go on where it died.
+"""Checkpoints: token ids that an actor reports while its jobs run, so that another can continue after its death.
 
 Between processes of one machine they go through a pipe. Bytes in a pipe outlive their writer, and writing costs the
 engine's thread one system call, where a message costs half a millisecond.
@@ -20,8 +20,8 @@ from plait.core.interfaces import Progress
 from .._shared.batch_streams import Stream, TokenBatch
 
 TELL_SECONDS = 0.25
-"""Seconds that ids are kept here before the scheduler hears of them; it hears at once if the actor dies. It needs them
-only when a step goes on elsewhere, and an event for every checkpoint would cost it more than all other events."""
+"""Seconds that ids are kept here before they are reported to the scheduler; at once if the actor dies. The scheduler
+needs them only to resume a step, and an event for every checkpoint would cost more than all other events."""
 
 HEAD = struct.Struct("=II")
 """Before each checkpoint in a pipe: how many attempts it has, and how many ids."""
@@ -31,13 +31,13 @@ class IdsOut:
     """The actor's end of the pipe. It belongs to one thread."""
 
     def __init__(self, path: str) -> None:
-        """Open the pipe that a reader has made. Raises `OSError` where there is none: on another machine."""
+        """Open the pipe that a reader has made. Raises `OSError` on another machine, which lacks it."""
         self._file = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         self._unsent = bytearray()
 
     def write(self, checkpoint: TokenBatch) -> None:
-        """Write a checkpoint, or as much as the pipe has room for; what is left goes before the next one. That is
-        never more than the output of the jobs in flight: a reader that stands still sends no others."""
+        """Write a checkpoint as far as it fits into the pipe; the rest precedes the next one. The rest is bounded by
+        the output of the jobs in flight: a blocked reader sends no new jobs."""
         attempts, counts, ids = checkpoint
         self._unsent += HEAD.pack(len(attempts), len(ids))
         self._unsent += array("q", attempts).tobytes() + array("I", counts).tobytes() + array("I", ids).tobytes()
@@ -46,7 +46,7 @@ class IdsOut:
                 del self._unsent[: os.write(self._file, self._unsent)]
         except BlockingIOError:
             pass
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader has closed the pipe
             self._unsent.clear()
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class IdsIn:
             raise
         self._unread = bytearray()
         self.ended = False
-        """Whether the writer has gone, and all that it wrote has been read."""
+        """Return whether the writer has closed the pipe and all data has been read."""
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -101,7 +101,7 @@ class IdsIn:
         return values
 
     def unlink(self) -> None:
-        """Remove the pipe's name, which nobody needs once both ends are open."""
+        """Remove the pipe's name, which is no longer needed once both ends are open."""
         self._folder.cleanup()
 
     def close(self) -> None:
@@ -111,10 +111,10 @@ class IdsIn:
 
 
 class TokenBuffer:
-    """Token ids of running jobs that an actor has told and the scheduler has not heard of yet."""
+    """Token ids of running jobs that an actor has reported but the scheduler has not yet received."""
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
-        """`streams`: the stream of each attempt, by which the scheduler hears of it."""
+        """`streams`: the stream of each attempt to the scheduler."""
         self._streams = streams
         self._kept: dict[int, list[int]] = {}
         self._due = 0.0

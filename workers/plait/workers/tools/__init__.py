@@ -41,7 +41,7 @@ _SHOWN = 400
 DAY = 86_400.0
 """Seconds."""
 _LISTED = 20
-"""Names of tools in a message about one that is not there."""
+"""Maximum names of tools in a message about an unknown tool."""
 
 
 class Tools(Worker):
@@ -52,13 +52,13 @@ class Tools(Worker):
         file: a FILE.py whose `@tool` functions are added.
         mcp: MCP servers whose tools are added at `start`: URLs, command lines, or `McpServer`s.
         slots: calls at the same time.
-        grace: seconds that an async tool has to clean up after a cancel or timeout, before it is given up.
+        grace: seconds that an async tool has to clean up after a cancel or timeout, before its call ends.
         lease: seconds after which a call is given up whose tool has no timeout of its own. While it waits for a
             person's answer they do not pass.
         name: name of the worker.
 
-    A sync tool cannot be stopped. When it is cancelled or times out, its thread is given up: the call ends at once, the
-    thread runs on in the background, takes no slot, and does not keep the process alive.
+    A sync tool cannot be stopped. When it is cancelled or times out, its thread is abandoned: the call ends at once,
+    the thread continues in the background, takes no slot, and does not keep the process alive.
 
     Raises `ToolSchemaError` for two tools of one name or a function that cannot be a tool, `ConfigError` for a bad
     file.
@@ -82,17 +82,17 @@ class Tools(Worker):
         self.slots = slots
         self.grace = grace
         self.abandoned = 0
-        """Calls given up while they still ran."""
+        """Abandoned calls that still ran."""
         self.on_ask: Callable[[Question], Awaitable[JsonValue]] | None = None
         """Puts the questions of tools to a person; without it they are not answered."""
         self._tools: dict[str, AnyTool] = {}
         self.specs: tuple[ToolSpec, ...] = ()
-        """Descriptions of the tools, for planners; kept, since each run is told of all."""
+        """Descriptions of the tools, for planners; cached, since each run gets all of them."""
         self._of_runs: dict[str, dict[str, AnyTool]] = {}
         """By run: the tools that it alone may call."""
         self.add((*tools, *(load_tools(file) if file is not None else ())))
         self._hidden: dict[str, AnyTool] = {hidden.name: hidden for hidden in (ask_a_person, searcher(self._known))}
-        """Tools that planners are not told of."""
+        """Tools that are hidden from planners."""
         self._servers = [server if isinstance(server, McpServer) else McpServer(server) for server in mcp]
         self._running: dict[int, _Running] = {}
         self._leases: asyncio.TimerHandle | None = None
@@ -202,7 +202,7 @@ class Tools(Worker):
             self._leases = loop.call_at(min(later), self._end_leases, loop)
 
     def _asks(self, op: ToolCall, the_tool: AnyTool) -> bool:
-        """Whether a person is asked. What a plan says counts only where it is stricter: it may come from anywhere."""
+        """Return whether a person must approve. A plan's mark counts only if it is stricter: plans are not trusted."""
         return bool(op.approve or the_tool.approve)
 
     async def allowed(self, job: Job) -> ToolCall | Failure:
@@ -222,7 +222,7 @@ class Tools(Worker):
         )
         try:
             if self.on_ask is None:
-                raise Unanswered(f"nobody can be asked {question.text!r} here: run the tool through an orchestrator")
+                raise Unanswered(f"no one can answer {question.text!r} here: run the tool through an orchestrator")
             verdict = question.check(await self.on_ask(question))
         except ToolError as error:
             return as_failure(error)
@@ -330,7 +330,7 @@ class Tools(Worker):
             running.timer = running.loop.call_later(self.grace, self._abandon, running)
 
     def _abandon(self, running: _Running) -> None:
-        """End a call whose tool goes on after its cancellation, and log that."""
+        """End a call whose tool ignores its cancellation, and log that."""
         if running.over or running.stopping is None:
             return
         self.abandoned += 1
@@ -342,7 +342,7 @@ class Tools(Worker):
 
 
 class _Running:
-    """One call under way. All methods run on the loop."""
+    """One running call. All methods run on the loop."""
 
     __slots__ = ("_tell", "due", "loop", "over", "started", "stopping", "task", "timed_out", "timer", "tool")
 
@@ -352,7 +352,7 @@ class _Running:
         self.tool = tool
         self.loop = loop
         self.over = False
-        """Whether it was told how it ended, or nobody waits for it any more."""
+        """Whether its end was reported, or its caller no longer waits."""
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.due: float | None = None
@@ -394,7 +394,7 @@ class _Running:
             self.task = self.loop.create_task(self.follow(lambda: outcome))
 
     def arm(self, seconds: float) -> None:
-        """Call `timed_out` unless the call ends within so many seconds."""
+        """Call `timed_out` unless the call ends within `seconds`."""
         if self.timed_out is not None and not self.over:
             self.timer = self.loop.call_later(seconds, self.timed_out, self)
 
@@ -413,7 +413,7 @@ class _Running:
             self.timer = None
 
     def release(self) -> None:
-        """Stop timer and task when nobody waits for the call any more."""
+        """Stop timer and task when the caller no longer waits."""
         self.over = True
         self.release_timer()
         if self.task is not None:
@@ -421,7 +421,7 @@ class _Running:
 
 
 class _Context(ToolContext):
-    """The context of one call. While its tool waits for a person, the clock of its timeout stands still."""
+    """The context of one call. While its tool waits for a person, its timeout is paused."""
 
     def __init__(self, job: Job, running: _Running, on_ask: Callable[[Question], Awaitable[JsonValue]] | None) -> None:
         super().__init__(job.run, job.step, job.attempt)
@@ -448,7 +448,7 @@ def _run_here(running: _Running, context: contextvars.Context, work: Callable[[]
         outcome = value if inspect.isawaitable(value) else _result(running.tool, value)
     except BaseException as error:
         outcome = _raised(running.tool, error)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
         running.loop.call_soon_threadsafe(running.thread_ended, outcome)
 
 

@@ -15,7 +15,7 @@ few levels deep itself."""
 
 
 class NotJson(Exception):
-    """Raised for a value that is not JSON; says what to return instead."""
+    """Raised for a value that is not JSON; the message names a valid replacement."""
 
 
 def to_json(value: object) -> JsonValue:

@@ -1,7 +1,7 @@
 """Tool `math_equal`: groups answers that math-verify finds equal, in a process that can be killed.
 
 A computer algebra system may run for ever on a model's text, and the machine must neither wait nor read a clock. So the
-merge `equivalent` calls this tool, and the outcome stands in the journal. Give it to a run with a file that says
+merge `equivalent` calls this tool, and the journal records the outcome. Give it to a run with a file that has
 `from plait.workers.tools.math_equal import math_equal`, as `--tools FILE.py`.
 """
 

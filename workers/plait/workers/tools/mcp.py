@@ -57,12 +57,12 @@ class RemoteTool(Tool[..., Any]):
         except ValueError as error:
             raise ToolError(f"tool {self.name!r}: the server's schema cannot be used: {error}") from None
         if faults:
-            told = "; ".join(
+            problems = "; ".join(
                 (f"argument {'.'.join(map(str, fault.path))!r}: " if fault.path else "") + fault.message
                 for fault in faults[:3]
             )
             takes = ", ".join(_properties(self.parameters)) or "no arguments"
-            raise ToolError(f"tool {self.name!r}: {told} (it takes {takes})")
+            raise ToolError(f"tool {self.name!r}: {problems} (it takes {takes})")
         return dict(args)
 
 
@@ -72,7 +72,7 @@ class McpServer:
     `server`: a URL (streamable HTTP), a command line whose process speaks the protocol on its standard streams, or a
     server object of the package `mcp`, which is then called in this process. `prefix` is put before its tools' names.
     `timeout`: seconds that a call may take; `None` for no limit. `trusted` (or `trusted:` before the URL or command):
-    believe the server where it says that a tool only reads or may be called twice. Without it no call is made twice.
+    trust the server's declarations that a tool only reads or may be called twice. Without it no call is made twice.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def prompt_perplexity(
             with or without `/v1`.
         key_variable: environment variable with the server's key.
         name: name of the tool.
-        timeout: seconds that a call may take: the server reads all of `before` anew.
+        timeout: seconds that a call may take: the server reads all of `before` again.
     """
     address = base_url.rstrip("/").removesuffix("/v1")
 

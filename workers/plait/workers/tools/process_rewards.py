@@ -18,13 +18,13 @@ Style = Literal["plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork"]
 STYLES: tuple[Style, ...] = ("plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork")
 
 _SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
-"""What Qwen's process reward models were trained to be told."""
+"""System prompt of the training of Qwen's process reward models."""
 _END, _TAG = "<extra_0>", "ки"
 """What ends a step for Qwen's models, and for Math-Shepherd's."""
 
 
 class RewardPrompt(NamedTuple):
-    """What a model is given."""
+    """The input of a model."""
 
     ids: list[int]
     """Token ids."""
@@ -41,8 +41,8 @@ class RewardPrompt(NamedTuple):
 
 
 def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = "") -> RewardPrompt:
-    """Return what a model of a style is given for a question and a text whose steps are set apart by blank lines (for
-    `skywork`: that are its lines). `system` goes before the question for `math-shepherd`."""
+    """Return the input of a model of a style for a question and a text whose steps are separated by blank lines (for
+    `skywork`: by line breaks). `system` goes before the question for `math-shepherd`."""
     text = text.rstrip()
     match style:
         case "qwen-prm":

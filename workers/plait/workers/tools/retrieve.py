@@ -201,7 +201,7 @@ def _unit(rows: list[list[float]]) -> Any:
 
 
 def _row(spec: ToolSpec) -> JsonValue:
-    """Return a tool as a model is told of it."""
+    """Return a tool's description for a model."""
     return {
         "name": spec.name,
         "description": spec.description,
@@ -211,14 +211,14 @@ def _row(spec: ToolSpec) -> JsonValue:
 
 
 def _told(spec: ToolSpec) -> str:
-    """Return what a tool is searched by."""
+    """Return the search text of a tool."""
     known = schemas.arguments(spec.parameters)
     about = [f"{name} {schema.get('description', '')}" for name, schema in known.items()]
     return " ".join((spec.name, spec.name, spec.description, *about))
 
 
 def _plain(name: str) -> str:
-    """Return a tool's name in words, its service before it.
+    """Return a tool's name as separate words, its service before it.
 
     >>> _plain("mail_box.send_letter")
     'mail box: send letter'

@@ -131,7 +131,7 @@ async def _of_style(ask: Any, order: RewardPrompt, model: str) -> float:
 
 
 def _here(model: str, endpoint: Endpoint, options: Mapping[str, Any]) -> Any:
-    """Return what asks an engine beside this process."""
+    """Return the function that queries an engine in another process."""
     from ..engine import Pooling
 
     pooling = Pooling(model, **options)
@@ -147,7 +147,7 @@ def _here(model: str, endpoint: Endpoint, options: Mapping[str, Any]) -> Any:
 
 
 def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | None, seconds: float) -> Any:
-    """Return what asks a server."""
+    """Return the function that queries a server."""
 
     def link() -> ServerConnection:
         return ServerConnection(address, key_variable, ResponseLimits(request_s=seconds))
@@ -197,7 +197,7 @@ async def _next(link: ServerConnection, fields: dict[str, Any], order: dict[str,
 
 
 def _number(value: Any, endpoint: Endpoint, label: int, model: str) -> float:
-    """Return the number in what a model said. Raises `ToolError` where there is none."""
+    """Return the number in a model's answer. Raises `ToolError` without one."""
     while endpoint == "pooling" and isinstance(value, list) and value and isinstance(value[-1], list):
         value = value[-1]  # the last token's
     numbers: list[Any] = value if isinstance(value, list) else [value]

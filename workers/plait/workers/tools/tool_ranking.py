@@ -27,7 +27,7 @@ def sentences(query: str) -> list[str]:
 
 
 def service_text(name: str, texts: Sequence[str]) -> str:
-    """Return what a service is searched by: its name, and the beginnings of its tools' texts."""
+    """Return the search text of a service: its name, and the beginnings of its tools' texts."""
     return f"{name}: {'. '.join(texts)}"[:_CHARACTERS]
 
 

@@ -5,7 +5,7 @@ sure that is. Its authors kept 37,000 of 60,000 candidates by them. Pure functio
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 from typing import Literal
 
@@ -116,28 +116,16 @@ def find_faults(split: Split, prompt: str, most: int) -> list[str]:
     Beyond the published rules (data or n and not both, at least two, the placeholders there) a split must be of this
     prompt: pieces and context in its words, and no more pieces than `max_branches`.
     """
-    wrong: list[str] = []
     fields = set(_FIELD.findall(split.template))
+    wrong: list[str] = []
     if not split.template.strip():
         wrong.append("the template is empty")
     if (split.data is None) == (split.n is None):
         wrong.append("it needs either data or n" if split.n is None else "it has both data and n")
     if split.data is not None:
-        if len(split.data) < 2:
-            wrong.append(f"data has {len(split.data)} pieces, not two or more")
-        if "data" not in fields:
-            wrong.append("the template has no {data}")
-        if any(not piece.strip() for piece in split.data):
-            wrong.append("a piece is empty")
-        elif len(set(split.data)) < len(split.data):
-            wrong.append("a piece is there twice")
+        wrong += _find_data_faults(split.data, fields)
     if split.n is not None:
-        if split.n < 2:
-            wrong.append(f"n is {split.n}, not two or more")
-        if "data" in fields or "n" in fields:
-            wrong.append("the template of something that is written n times has {data} or {n} in it")
-        elif split.n not in _numbers(prompt):
-            wrong.append(f"the prompt does not say {split.n}")
+        wrong += _find_number_faults(split.n, fields, prompt)
     if "context" in fields and not (split.context or "").strip():
         wrong.append("the template has {context}, but there is none")
     if split.size > most:
@@ -146,9 +134,28 @@ def find_faults(split: Split, prompt: str, most: int) -> list[str]:
     for what, text in (("the context", split.context or ""), *(("a piece", piece) for piece in split.data or ())):
         words = set(_WORD.findall(text.casefold()))
         if words and len(words & known) < 0.6 * len(words):
-            wrong.append(f"{what} is not from the prompt")
-            break
+            return [*wrong, f"{what} is not from the prompt"]
     return wrong
+
+
+def _find_data_faults(data: Sequence[str], fields: Set[str]) -> Iterator[str]:
+    if len(data) < 2:
+        yield f"data has {len(data)} pieces, not two or more"
+    if "data" not in fields:
+        yield "the template has no {data}"
+    if any(not piece.strip() for piece in data):
+        yield "a piece is empty"
+    elif len(set(data)) < len(data):
+        yield "a piece is there twice"
+
+
+def _find_number_faults(n: int, fields: Set[str], prompt: str) -> Iterator[str]:
+    if n < 2:
+        yield f"n is {n}, not two or more"
+    if "data" in fields or "n" in fields:
+        yield "the template of something that is written n times has {data} or {n} in it"
+    elif n not in _numbers(prompt):
+        yield f"the prompt does not say {n}"
 
 
 def choose_tier(split: Split, hints: Set[str]) -> Tier:
@@ -177,23 +184,29 @@ def read_split(value: JsonValue) -> Split | str:
     if not isinstance(template, str) or fields.get("parallel") is False:
         return "the model says that it cannot be split" if "template" in fields or len(fields) < 2 else "no template"
     context, data, n = fields.get("context"), fields.get("data"), fields.get("n")
-    pieces: list[str] = []
-    if isinstance(data, list):
-        for piece in data:
-            if isinstance(piece, bool) or not isinstance(piece, str | int | float):
-                return "a piece of data is no text"
-            pieces.append(piece if isinstance(piece, str) else str(piece))
-    if isinstance(n, str) and n.strip().isascii() and n.strip().isdigit():
-        n = int(n.strip()[:9])
+    pieces = _read_pieces(data)
+    if pieces is None:
+        return "a piece of data is no text"
     return Split(
         template=template,
         context=context if isinstance(context, str) and context.strip() else None,
-        data=tuple(pieces) if pieces else None,
-        n=n
-        if isinstance(n, int) and not isinstance(n, bool) and n != 0 and not (pieces and n == len(pieces))
-        else None,
+        data=pieces or None,
+        n=_read_number(n, len(pieces)),
         category=category if isinstance(category, str) else "",
     )
+
+
+def _read_pieces(data: JsonValue) -> tuple[str, ...] | None:
+    pieces = data if isinstance(data, list) else []
+    if any(isinstance(piece, bool) or not isinstance(piece, str | int | float) for piece in pieces):
+        return None
+    return tuple(piece if isinstance(piece, str) else str(piece) for piece in pieces)
+
+
+def _read_number(n: JsonValue, pieces: int) -> int | None:
+    if isinstance(n, str) and n.strip().isascii() and n.strip().isdigit():
+        n = int(n.strip()[:9])
+    return n if isinstance(n, int) and not isinstance(n, bool) and n not in (0, pieces) else None
 
 
 def _numbers(prompt: str) -> set[int]:

@@ -119,55 +119,72 @@ class Ledger:
         """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`:
         outcomes of agents that were called, by the id of the call."""
         self.talk.append(assistant_message(_text(value), self.next))
-        most = self.planner.observation_chars or sys.maxsize
         answers: list[tuple[CallRequest, str]] = []
         now: dict[str, CallOutcome] = {}
         changed = False
-        for call, fate in calls:
-            # What cannot be read has no name and no number; the model is told of it as text.
-            if fate == "unread":
-                continue
+        # What cannot be read has no name and no number; the model is told of it as text.
+        for call, fate in ((call, fate) for call, fate in calls if fate != "unread"):
             # A call that is not made is numbered too: the reader counted it while the turn was written.
             self.next += 1
-            self.counts[call.key] = count = self.counts.get(call.key, 0) + 1
-            if fate == "limit":
-                most_calls = f"a turn may make {self.planner.max_branches} calls"
-                answers.append((call, f"not run: {most_calls}; make it again if it is needed"))
-                continue
+            self.counts[call.key] = self.counts.get(call.key, 0) + 1
             asked = self.planner.asked_agent(call) if fate == "ours" else None
-            if fate == "ours" and asked is None:
-                if any(call.name == agent.name for agent in self.planner.agents):
-                    answers.append((call, CallOutcome(False, "give the `question` as a text").text_for_model))
-                    continue
-                moved = any(call.name == transfer_name(agent) for agent in self.planner.handoffs)
-                answers.append((call, "The conversation is handed over." if moved else self._read_more(call, most)))
+            if fate == "limit" or (fate == "ours" and asked is None):
+                answers.append((call, self._answer_unrun(call, fate)))
                 continue
             if fate == "same":
                 outcome = now.get(call.key) or CallOutcome(True, self.results[call.key][1])
             else:
-                outcome = agents.get(call.id) or _outcome(value, call)
-            # Several agents may be asked in one turn: the model has to see who failed.
-            if asked is not None and call.id not in agents:
-                who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
-                outcome = replace(outcome, text=read_answer(outcome.text) if outcome.ok else who + outcome.text)
-            if call.name == MORE_TOOLS and fate == "run" and outcome.ok:
-                outcome = replace(outcome, text=self._add_found_tools(outcome.text))
+                outcome = self._adapt(agents.get(call.id) or _outcome(value, call), call, asked, call.id in agents)
             changes = self._may_change(call, asked)
             changed = changed or changes
             now[call.key] = outcome
             self.by_id[call.id] = outcome.text_for_model
             if fate == "run" and not changes and outcome.ok:  # a failed call may be tried again
                 self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], outcome.text
-            shown = prompts.cut(outcome.text_for_model, most, call.id)
-            if fate == "same" and count >= _TIRING:
-                self.tired = self.tired or count > _TIRING
-                shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
-            answers.append((call, shown))
+            answers.append((call, self._show(call, fate, outcome)))
         if changed:  # what was read before it, or beside it, may be otherwise now
             self.before.append(self.results)
             self.results = {}
             self.counts.clear()
         return [self._message(call, text) for call, text in answers]
+
+    @property
+    def _most(self) -> int:
+        return self.planner.observation_chars or sys.maxsize
+
+    def _answer_unrun(self, call: CallRequest, fate: str) -> str:
+        """Return the answer to a call that makes no step: one too many, a wrong one of an agent, a handover, or one
+        that reads more of an earlier result."""
+        if fate == "limit":
+            most = f"a turn may make {self.planner.max_branches} calls"
+            return f"not run: {most}; make it again if it is needed"
+        if any(call.name == agent.name for agent in self.planner.agents):
+            return CallOutcome(False, "give the `question` as a text").text_for_model
+        moved = any(call.name == transfer_name(agent) for agent in self.planner.handoffs)
+        return "The conversation is handed over." if moved else self._read_more(call, self._most)
+
+    def _adapt(
+        self, outcome: CallOutcome, call: CallRequest, asked: tuple[Agent, str] | None, ran: bool
+    ) -> CallOutcome:
+        """Return a call's outcome for the model: an agent's answer with who failed, found tools as they are offered."""
+        # Several agents may be asked in one turn: the model has to see who failed.
+        if asked is not None:
+            who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
+            return (
+                outcome
+                if ran
+                else replace(outcome, text=read_answer(outcome.text) if outcome.ok else who + outcome.text)
+            )
+        if call.name == MORE_TOOLS and outcome.ok:
+            return replace(outcome, text=self._add_found_tools(outcome.text))
+        return outcome
+
+    def _show(self, call: CallRequest, fate: str, outcome: CallOutcome) -> str:
+        shown, count = prompts.cut(outcome.text_for_model, self._most, call.id), self.counts[call.key]
+        if fate == "same" and count >= _TIRING:
+            self.tired = self.tired or count > _TIRING
+            shown = f"{prompts.TIRED.format(count=count)}\n{shown}"
+        return shown
 
     def _may_change(self, call: CallRequest, asked: tuple[Agent, str] | None) -> bool:
         """Whether a call may have changed something: its tool has side effects, or the agent may call one that has."""

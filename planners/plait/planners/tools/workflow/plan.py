@@ -4,9 +4,9 @@ without its values, for a library."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from pydantic import JsonValue
 
@@ -237,36 +237,51 @@ def _node(value: JsonValue, at: int, broken: list[WorkflowFault], depth: int) ->
         problem = f"a step with `{kind}` has no {', '.join(map(repr, strange[:5]))}"
         broken.append(WorkflowFault(node, "form", problem, tuple(sorted(_KEYS[kind]))))
     blocks = tuple(_block(value.get(key, []), broken, depth + 1) for key in _BLOCKS.get(kind, ()))
-    made = WorkflowNode(node, kind, after=tuple(name for name in _list(value.get("after")) if isinstance(name, str)))
-    head = value[kind]
-    fault = ""
-    match kind:
-        case "call":
-            args = value.get("args", {})
-            fault = "" if isinstance(head, str) and isinstance(args, dict) else "`call` is a name, `args` an object"
-            made = replace(made, tool=str(head), args=args if isinstance(args, dict) else {})
-        case "review":
-            fault = "" if isinstance(head, str) and head.strip() else "`review` is a question, a text"
-            made = replace(made, over=head, choices=tuple(_list(value.get("choices"))))
-        case "foreach":
-            name = value.get("as", "item")
-            fault = "" if isinstance(name, str) and _ID.fullmatch(name) else "`as` is a name"
-            fault = fault or (
-                "" if isinstance(head, list) or as_reference(head) else "`foreach` is a list, or one reference"
-            )
-            made = replace(made, over=head, name=name if isinstance(name, str) else "item", blocks=blocks)
-        case "while" | "if":
-            most = value.get("at_most", 10)
-            fault = wrong_condition(head)
-            if kind == "while" and (isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= 1000):
-                fault = fault or "`at_most` is a number from 1 to 1000"
-                most = 1
-            made = replace(made, over=head, most=most if isinstance(most, int) else 1, blocks=blocks)
+    after = tuple(name for name in _list(value.get("after")) if isinstance(name, str))
+    fault, made = _READERS[kind](value, WorkflowNode(node, kind, after=after, blocks=blocks))
     if kind in ("foreach", "while") and not any(blocks):
         fault = fault or "`do` has no steps"
     if fault:
         broken.append(WorkflowFault(node, "form", fault))
     return made
+
+
+def _read_call(value: Mapping[str, JsonValue], node: WorkflowNode) -> tuple[str, WorkflowNode]:
+    head, args = value["call"], value.get("args", {})
+    fault = "" if isinstance(head, str) and isinstance(args, dict) else "`call` is a name, `args` an object"
+    return fault, replace(node, tool=str(head), args=args if isinstance(args, dict) else {})
+
+
+def _read_review(value: Mapping[str, JsonValue], node: WorkflowNode) -> tuple[str, WorkflowNode]:
+    head = value["review"]
+    fault = "" if isinstance(head, str) and head.strip() else "`review` is a question, a text"
+    return fault, replace(node, over=head, choices=tuple(_list(value.get("choices"))))
+
+
+def _read_foreach(value: Mapping[str, JsonValue], node: WorkflowNode) -> tuple[str, WorkflowNode]:
+    head, name = value["foreach"], value.get("as", "item")
+    fault = "" if isinstance(head, list) or as_reference(head) else "`foreach` is a list, or one reference"
+    if not isinstance(name, str):
+        return "`as` is a name", replace(node, over=head, name="item")
+    return fault if _ID.fullmatch(name) else "`as` is a name", replace(node, over=head, name=name)
+
+
+def _read_condition(value: Mapping[str, JsonValue], node: WorkflowNode) -> tuple[str, WorkflowNode]:
+    head, most = value[node.kind], value.get("at_most", 10)
+    fault = wrong_condition(head)
+    is_number = isinstance(most, int) and not isinstance(most, bool)
+    if node.kind == "while" and not (is_number and 1 <= cast("int", most) <= 1000):
+        fault, most = fault or "`at_most` is a number from 1 to 1000", 1
+    return fault, replace(node, over=head, most=most if isinstance(most, int) else 1)
+
+
+_READERS: dict[Kind, Callable[[Mapping[str, JsonValue], WorkflowNode], tuple[str, WorkflowNode]]] = {
+    "call": _read_call,
+    "review": _read_review,
+    "foreach": _read_foreach,
+    "while": _read_condition,
+    "if": _read_condition,
+}
 
 
 def wrong_condition(value: JsonValue, depth: int = 0) -> str:

@@ -49,7 +49,7 @@ class CodeEnvironment(Environment):
             case list() if all(isinstance(case, dict) and ("args" in case or "stdout" in case) for case in wanted):
                 pass
             case _:
-                raise ToolError('what a program is wanted to do is said as [{"args": [1, 2], "want": 3}, …]')
+                raise ToolError('the cases of a program must be a list like [{"args": [1, 2], "want": 3}, …]')
         if not isinstance(answer, str):
             return False
         cases = [_case(cast("dict[str, Any]", case)) for case in wanted]
@@ -72,7 +72,7 @@ class CodeEnvironment(Environment):
 
 
 def _case(case: dict[str, Any]) -> tuple[list[Any], Any]:
-    """Return what is given and what is wanted."""
+    """Return the arguments and the wanted value of a case."""
     if "stdout" in case:
         return [str(case.get("stdin", ""))], normalise_output(str(case["stdout"]))
     return list(case["args"]), case.get("want")

@@ -40,8 +40,8 @@ class Sandbox:
     | `process` | limits only; no security boundary, so it has to be asked for by name |
     | an object | a third party's, with the methods of `Backend` |
 
-    By default the first of `bubblewrap` and `container` that is there (docker: whose daemon answers). Raises
-    `ConfigError` if there is none.
+    By default the first of `bubblewrap` and `container` that is installed (docker: whose daemon answers). Raises
+    `ConfigError` without any.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Sandbox:
 
         @tool
         async def run_python(code: str, stdin: str = "") -> dict[str, JsonValue]:
-            """Run a Python program (standard library only) and return what it printed.
+            """Run a Python program (standard library only) and return its output.
 
             Args:
                 code: the program.
@@ -80,7 +80,7 @@ class Sandbox:
 
         @tool
         async def run_shell(command: str, stdin: str = "") -> dict[str, JsonValue]:
-            """Run a shell command in an empty folder and return what it printed.
+            """Run a shell command in an empty folder and return its output.
 
             Args:
                 command: the command line.

@@ -12,7 +12,7 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 
-from .local import NOBODY, SOURCE, Local, Warm
+from .local import SOURCE, UNPRIVILEGED_UID, Local, Warm
 from .program import SandboxLimits
 
 __all__ = ["Container"]
@@ -48,7 +48,7 @@ class Container(Local):
         """Return the command that runs a container which removes itself. Its name is the folder's."""
         podman = Path(self.program).name == "podman"
         runtime = ["--runtime", self.runtime] if self.runtime else []
-        user = f"{NOBODY}:{NOBODY}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
+        user = f"{UNPRIVILEGED_UID}:{UNPRIVILEGED_UID}" if os.getuid() == 0 else f"{os.getuid()}:{os.getgid()}"
         mapped = ["--userns", "keep-id"] if podman and os.getuid() else []
         # podman's read-only containers have a /run, /tmp and /var/tmp without a size
         unsized = ["--read-only-tmpfs=false"] if podman else []

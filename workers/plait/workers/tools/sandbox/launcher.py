@@ -30,7 +30,7 @@ def main() -> int:
     """Run the job that is read from standard input; return its exit code."""
     line = sys.stdin.buffer.readline()
     if not line:
-        return 0  # a warm sandbox that nobody needed
+        return 0  # an unused warm sandbox
     job = eval(line, {"__builtins__": {}})
     if job["apart"]:
         return _apart(job)
@@ -46,7 +46,7 @@ def _apart(job: dict[str, Any]) -> int:
     libc.prctl(SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if os.getppid() != job["parent"]:
-        return 1  # its parent has ended before it could be told of that
+        return 1  # its parent ended before the signal was set, which then never comes
     if not _unshare(libc) and not job["network"]:
         sys.stderr.write("this kernel does not let the sandbox take the network away from a program\n")
         return 1
@@ -87,8 +87,8 @@ def _unshare(libc: Any) -> bool:
 
 
 def _private(libc: Any, job: dict[str, Any]) -> bool:
-    """Give the program a `/tmp` of a size, in which its folder is too, and a `/proc` that shows its own processes; the
-    rest of the root's file system is read-only. False where the kernel refuses, or Python itself stands in `/tmp`."""
+    """Give the program a `/tmp` of a limited size with its folder inside, and a `/proc` with its own processes; the
+    rest of the root's file system is read-only. Return false if the kernel refuses, or if Python is in `/tmp`."""
     folder, shared = job["folder"], os.path.realpath("/tmp")
     if sys.base_prefix.startswith(shared + "/") or libc.unshare(NEW_FILES):
         return False

@@ -23,11 +23,11 @@ from plait.core.errors import ConfigError
 from .launcher import BEGUN, SHARED
 from .program import Program, ProgramOutcome, SandboxLimits
 
-__all__ = ["NOBODY", "SOURCE", "Bubblewrap", "Local", "Process", "Warm"]
+__all__ = ["SOURCE", "UNPRIVILEGED_UID", "Bubblewrap", "Local", "Process", "Warm"]
 
 log = logging.getLogger("plait.sandbox")
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 SOURCE = "/plait-in"
 """Where backends with a file system of their own see the program's files, before they are copied."""
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
@@ -40,14 +40,14 @@ class Warm:
     folder: Path
     process: asyncio.subprocess.Process
     limits: SandboxLimits
-    """Those that it was started with; what stands in its command line, disk and network, cannot be changed any more."""
+    """Limits at its start; disk and network, which are in its command line, can no longer be changed."""
 
 
 class Local:
     """Runs programs on this machine, each in a folder of its own that is removed afterwards.
 
     As root, programs run as the user `nobody`. `warm` sandboxes are started ahead, since starting takes most of the
-    time of a short program; whoever asks for them has to `close`.
+    time of a short program; their owner has to call `close`.
     """
 
     name: ClassVar[str]
@@ -72,7 +72,7 @@ class Local:
 
     def started_as(self) -> dict[str, Any]:
         """Return the user and the environment that the command is started with."""
-        as_nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        as_nobody: dict[str, Any] = {"user": UNPRIVILEGED_UID, "group": UNPRIVILEGED_UID, "extra_groups": []}
         return {"env": _ENV, **(as_nobody if os.getuid() == 0 else {})}
 
     def limited(self, limits: SandboxLimits) -> dict[str, int]:
@@ -89,7 +89,7 @@ class Local:
     async def run(self, program: Program) -> ProgramOutcome:
         """Run a program to its end."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # warm ones belong to a loop that is gone
+        if self._loop is not loop:  # warm ones belong to a closed loop
             self._warm.clear()
             self._loop = loop
         started = time.monotonic()
@@ -126,7 +126,7 @@ class Local:
     async def _start(self, limits: SandboxLimits) -> Warm:
         folder = Path(tempfile.mkdtemp(prefix="plait-sandbox-"))
         if os.getuid() == 0:
-            os.chown(folder, NOBODY, NOBODY)
+            os.chown(folder, UNPRIVILEGED_UID, UNPRIVILEGED_UID)
         process = await asyncio.create_subprocess_exec(
             *self.command(folder, limits),
             "-I",
@@ -276,7 +276,7 @@ class Bubblewrap(Local):
 def interpreter() -> str:
     """Return the Python that runs programs: this one, or as root the first that the user `nobody` may run.
 
-    Raises `ConfigError` if there is none.
+    Raises `ConfigError` without one.
     """
     own = Path(sys.base_prefix) / "bin" / f"python{sysconfig.get_config_var('VERSION')}"
     here = own if own.exists() else Path(sys.executable).resolve()

@@ -1,4 +1,4 @@
-"""What a sandbox runs, under which limits, and what came of it."""
+"""A sandbox's program, limits and outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Backend", "Program", "ProgramOutcome", "SandboxLimits"]
 
 
 class SandboxLimits(Frozen):
-    """What a program may use."""
+    """The limits of a program."""
 
     seconds: float = Field(default=10.0, gt=0)
     """Wall-clock time; then it is killed with all it started."""
@@ -34,7 +34,7 @@ class SandboxLimits(Frozen):
 
 
 class Program(Frozen):
-    """A program and what it is given."""
+    """A program and its input."""
 
     code: str = ""
     """Source text. Python is run by this interpreter, without site packages; shell by `sh`."""

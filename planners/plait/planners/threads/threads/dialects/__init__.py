@@ -59,7 +59,28 @@ class Block(Frozen):
     claim_separator: str = " ; "
 
 
-class Dialect(Frozen):
+class ThreadLimits(Frozen):
+    """Limits and sampling of a dialect's lines."""
+
+    width: Count = Field(default=8, ge=1)
+    """Most threads a round."""
+    rounds: Count = Field(default=32, ge=1)
+    """Most rounds of threads one line of reasoning may spawn."""
+    nesting: Count = Field(default=0, ge=0)
+    """How deep threads may spawn threads of their own."""
+    parent_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
+    """Most tokens between two joins of the parent."""
+    child_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
+    """Most tokens of a thread."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """Of the parent."""
+    child_temperature: float = Field(default=0.0, ge=0.0)
+    """Of the threads."""
+    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    """Of parent and threads (`Sampling.repetition_penalty`)."""
+
+
+class Dialect(ThreadLimits):
     """The table. In templates, `{name}` stands for the named group of the item's regular expression, `{number}` for the
     item's place in the list, from 1, and `{index}` for the same from 0."""
 
@@ -109,22 +130,6 @@ class Dialect(Frozen):
     """The form in which the parent reads its threads' results."""
     answer: bool = False
     """The answer is read from the parent's last words by the join's `goal` and claim, like a thread's."""
-    width: Count = Field(default=8, ge=1)
-    """Most threads a round."""
-    rounds: Count = Field(default=32, ge=1)
-    """Most rounds of threads one line of reasoning may spawn."""
-    nesting: Count = Field(default=0, ge=0)
-    """How deep threads may spawn threads of their own."""
-    parent_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
-    """Most tokens between two joins of the parent."""
-    child_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
-    """Most tokens of a thread."""
-    temperature: float = Field(default=0.0, ge=0.0)
-    """Of the parent."""
-    child_temperature: float = Field(default=0.0, ge=0.0)
-    """Of the threads."""
-    repetition_penalty: float = Field(default=1.0, gt=0.0)
-    """Of parent and threads (`Sampling.repetition_penalty`)."""
 
     @field_validator("item")
     @classmethod

@@ -12,10 +12,11 @@ from pydantic import JsonValue
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, StepFailed
 from plait.core.planning import derive
-from plait.core.programs import build_timer, harness, has_returned, read_outputs
+from plait.core.programs import harness, has_returned, read_outputs
 from plait.core.step_handles import Promise
 
-from ..._shared.functions import RUN_PYTHON, Cases, render_cell
+from .._functions import RUN_PYTHON, Cases, render_cell
+from .._program_probes import build_timer
 from .options import EvolveOptions
 from .population import Grid, Member, median_and_deviation
 

@@ -120,7 +120,7 @@ def read_tests(text: str, most: int) -> list[Test]:
 
 
 def format_trace(program: str, reply: JsonValue) -> str:
-    """Return the lines that a run of `plait.core.programs.traced` told of, each with its text, for a prompt.
+    """Return the lines that a run of `build_tracer` told of, each with its text, for a prompt.
 
     >>> print(format_trace("def f(x):\\n    y = x + 1\\n    return y", [[2, "x = 1"], [2, "y = 2"], [3, "returns 2"]]))
     <BLANKLINE>

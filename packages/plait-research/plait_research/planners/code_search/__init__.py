@@ -15,11 +15,12 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
-from plait.core.programs import Cell, build_tracer, harness, has_returned, read_outputs
+from plait.core.programs import Cell, harness, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
-from ..._shared.functions import RUN_PYTHON, read_problem, render_cell
+from .._functions import RUN_PYTHON, read_problem, render_cell
+from .._program_probes import build_tracer
 from .output_judge import INPUTS, OutputJudge, read_inputs
 from .programs import (
     Candidate,

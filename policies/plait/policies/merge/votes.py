@@ -1,0 +1,193 @@
+"""Merges that count votes: `majority`, weighted by `inverse-entropy` or `self-certainty`, and `posterior`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from plait.core.declarations import Fidelity, Free
+from plait.core.interfaces import Merge, Verdict
+from plait.core.task import Task
+from plait.core.view import Branch
+
+from .._ballots import (
+    Class,
+    OpenTally,
+    Signal,
+    VoteTally,
+    build_verdict,
+    clip,
+    find_winner,
+    group_by_answer,
+    list_absent,
+    measure_ballots,
+    no_vote_verdict,
+    read_roll,
+    weigh_votes,
+)
+from .._posterior import AnswerPosterior as Chances, vote_confidence
+
+__all__ = ["InverseEntropy", "Majority", "Posterior", "SelfCertainty"]
+
+
+class Majority(Merge):
+    """Self-consistency (Wang et al., arXiv 2203.11171): one vote for each branch that is done and has an answer.
+
+    A branch that was given up in favour of another (as redundant) votes with that one. Ties go to the answer whose
+    voters' mean log-probabilities sum to more, if every voter of the tied answers has one, and else to the answer whose
+    first voter comes earliest in the join's order. The value is the answer as the task extracted it from its first
+    voter, or `null` when no branch has an answer.
+    """
+
+    plans_more = False
+    fidelity = Fidelity("exact", paper="2203.11171")
+
+    votes: ClassVar[bool] = True
+
+    weights: Annotated[dict[str, Annotated[int, Field(ge=1)]], Free()] = Field(
+        default={},
+        description="Number of votes of a branch, by its name, if it represents more than itself: clusters of a "
+        "planner's.",
+    )
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has the counts, the margin and who did not vote."""
+        roll = read_roll(branches, task, self.weights)
+        counted = group_by_answer(roll.ballots)
+        if not counted:
+            return no_vote_verdict(roll)
+        best, how = find_winner(counted)
+        second = max((group.votes for group in counted if group is not best), default=0)
+        return build_verdict(best, f"{best.votes} of {roll.votes} votes, margin {best.votes - second}{how}", roll)
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether the lead exceeds the `outstanding` votes: then every outcome has the same winner (by
+        `Task.key`), whatever the tie rule says. Branches given up in favour of one that is still out are outstanding
+        too."""
+        tally = self.tally(task)
+        for branch in branches:
+            if branch.state.ended:
+                tally.ended(branch)
+        return tally.decided(outstanding)
+
+    def tally(self, task: Task) -> VoteTally:
+        """Return an empty tally of the votes."""
+        return VoteTally(task, self.weights)
+
+
+class InverseEntropy(Merge):
+    """Inverse-entropy weighted voting (Sequential Edge, arXiv 2511.02309): w = 1 / max(H, floor).
+
+    H is the mean entropy of a branch's tokens in bits (`logprobs=20` of the planner; what the k likeliest tokens leave
+    out counts as one outcome). The paper's floor is 1e-10; then a trace written with near certainty, such as a loop,
+    weighs more than all others together. So the floor is 0.05 bit here, and `cap` bounds a weight by the median's
+    multiple (`cap=null`, `floor=1e-10` is the paper's rule). Ties go to the answer with more votes, then the earliest.
+    """
+
+    fidelity = Fidelity("variant", "a floor and a cap on weights", paper="2511.02309")
+
+    votes: ClassVar[bool] = True
+
+    floor: float = Field(default=0.05, gt=0.0, description="Least entropy that counts, in bits.")
+    cap: float | None = Field(
+        default=4.0,
+        ge=1.0,
+        description="Most (and one over it: least) that a weight may be of the voters' median weight.",
+    )
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has weights, margin, votes and who was left out."""
+        remedy = "ask for it with logprobs=20 in the planner's options"
+        roll, entropy, left_out = measure_ballots(
+            read_roll(branches, task),
+            lambda result: result.signals.entropy if result.signals else None,
+            "entropy",
+            remedy,
+        )
+        weights = {place: 1.0 / max(nats / math.log(2.0), self.floor) for place, nats in entropy.items()}
+        weights = clip(weights, self.cap)
+        return weigh_votes(roll, lambda ballot: weights[ballot.place], "inverse entropy", left_out)
+
+
+class SelfCertainty(Merge):
+    """Borda voting by self-certainty (Kang et al., arXiv 2502.18581).
+
+    Self-certainty is the mean over tokens of KL(uniform || p), which needs the whole vocabulary (`logprobs=-1` of the
+    planner). Of N voters the r-th most certain (equals in the join's order) weighs (N - r + 1)^p. Voters without it are
+    left out, and where none has it the join fails. Ties go to the answer with more votes, then to the earliest.
+    """
+
+    fidelity = Fidelity("exact", paper="2502.18581")
+
+    votes: ClassVar[bool] = True
+
+    p: float = Field(
+        default=1.2,
+        ge=0.0,
+        description="Exponent: 0 is the majority, and the larger it is, the more the certain ones decide.",
+    )
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has weights, margin, votes and who was left out."""
+        remedy = "ask for the whole vocabulary with logprobs=-1 in the planner's options"
+        roll, certain, left_out = measure_ballots(
+            read_roll(branches, task),
+            lambda result: result.signals.certainty if result.signals else None,
+            "self-certainty",
+            remedy,
+        )
+        order = sorted(certain, key=lambda place: (-certain[place], place))
+        weights = {place: float(len(order) - at) ** self.p for at, place in enumerate(order)}
+        return weigh_votes(roll, lambda ballot: weights[ballot.place], "Borda weight", left_out)
+
+
+class Posterior(Merge):
+    """The choice of Confidence-Guided Early Stopping (arXiv 2511.02603): the answer of the highest posterior.
+
+    A vote of confidence c has the likelihood c if its answer is right, and (1 - c) / (K - 1) if another of K answers
+    is; c = exp(`criterion` / `vote_temperature`), by default the geometric mean of the tokens' probabilities
+    (`logprobs=1` of the planner). Many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as
+    good as the model knows when it is right. Goes with the stop rule `cges:lead=false`. Ties go to the answer with more
+    votes, then to the one whose first voter comes earliest.
+    """
+
+    fidelity = Fidelity("exact", paper="2511.02603")
+
+    votes: ClassVar[bool] = True
+
+    criterion: Signal = Field(
+        default="logprob",
+        description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
+    )
+    vote_temperature: float = Field(
+        default=1.0, gt=0.0, description="Temperature of the votes' confidence: below 1 it makes them less sure."
+    )
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` has the posterior and the votes."""
+        roll = read_roll(branches, task)
+        if not roll.ballots:
+            return no_vote_verdict(roll)
+        chances, first = Chances(), dict[str, Class]()
+        for ballot in roll.ballots:
+            chances.add(ballot.key, vote_confidence(ballot.result, self.criterion, self.vote_temperature), ballot.count)
+            first.setdefault(ballot.key, Class(ballot))
+        posterior = chances.chances()
+        best = min(first, key=lambda key: (-posterior[key], -chances.votes[key], first[key].first.place))
+        why = f"posterior {posterior[best]:.4g}, {chances.votes[best]} of {roll.votes} votes"
+        return build_verdict(first[best], why, roll, list_absent(roll))

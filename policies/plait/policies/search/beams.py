@@ -1,0 +1,182 @@
+"""Searches that keep the best few: `beam`, `best-first`, `tot`, `dvts`."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from plait.core.declarations import Fidelity
+from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.vocabulary import Count
+
+from ._ranked_frontier import Key, RankedFrontier
+from ._rounds import Rounds
+
+__all__ = ["Beam", "BestFirst", "Dvts", "Tot"]
+
+
+class Beam(Search):
+    """The `keep` best nodes of each depth get `branch` children each; ties go by state key. No answer is doubled to
+    fill a beam up.
+
+    With `barrier` a depth is scored before its best continue, as in HF search-and-learn. Without, the best of those
+    scored so far continues as soon as there is room, `keep` at a depth: faster where steps differ in length, but a good
+    node that comes late may find the places taken.
+    """
+
+    fidelity = Fidelity(
+        "variant", "no lookahead, no answer doubled to fill up, its rounds are theirs", oracles=("sal-beam",)
+    )
+
+    keep: Count = Field(default=4, ge=1, le=10_000, description="Nodes kept per depth.")
+    branch: Count = Field(default=4, ge=1, le=1_000, description="Children of a node.")
+    barrier: bool = Field(default=True, description="Wait for the whole depth.")
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the beams of one run."""
+        return _Barrier(tree, self) if self.barrier else _Open(tree, self)
+
+
+class _Barrier(Rounds):
+    def __init__(self, tree: SearchTree, options: Beam) -> None:
+        super().__init__(tree, options.keep * options.branch)
+        self._options = options
+
+    def settle(self, came: list[SearchNode]) -> list[SearchNode]:
+        going = [node for node in came if node.outcome == "open"]
+        best = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))[: self._options.keep]
+        return [node for node in best for _ in range(self._options.branch)]
+
+
+class _Open(RankedFrontier):
+    def __init__(self, tree: SearchTree, options: Beam) -> None:
+        self._options = options
+        self._going: dict[SearchNode, None] = {}
+        self._places: Counter[int] = Counter()
+        super().__init__(tree, options.branch)
+
+    def max_children(self, node: SearchNode) -> int | None:
+        return self._options.branch * (1 if node.parent is not None else self._options.keep)
+
+    def rank(self, node: SearchNode, child: int) -> Key:
+        return (-self.tree.prior(node), child)
+
+    def take(self) -> SearchNode | None:
+        while (node := super().take()) is not None:
+            if node in self._going:
+                return node
+            if self._places[node.depth] < self._options.keep:
+                self._places[node.depth] += 1
+                self._going[node] = None
+                return node
+            node.outcome = "pruned"
+        return None
+
+
+class BestFirst(Search):
+    """Children of the best node first, `branch` of each.
+
+    As in HF search-and-learn, without its barrier: a node is offered as soon as it is scored.
+    """
+
+    fidelity = Fidelity("idea")
+
+    branch: Count = Field(default=3, ge=1, le=1_000, description="Children of a node.")
+    along: Literal["last", "min", "mean"] = Field(
+        default="last", description="A node's worth: its own score, or the least or the mean along its path."
+    )
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return a queue by score."""
+        return _Best(tree, self)
+
+
+class _Best(RankedFrontier):
+    def __init__(self, tree: SearchTree, options: BestFirst) -> None:
+        self._along = options.along
+        super().__init__(tree, options.branch)
+
+    def rank(self, node: SearchNode, child: int) -> Key:
+        if self._along == "last":
+            return (-self.tree.prior(node), child)
+        scores = [self.tree.prior(step) for step in node.path()[1:]] or [0.5]
+        return (-(min(scores) if self._along == "min" else sum(scores) / len(scores)), child)
+
+
+class Tot(Search):
+    """One call proposes a node's next steps, one a line; the `keep` best of a depth continue (arXiv 2305.10601).
+
+    The planner's `depth` is the number of steps (4 for the Game of 24). Differs: equal states are scored once and
+    merged, and the answer is voted for by score, where the authors report any of the last beam's.
+    """
+
+    fidelity = Fidelity("variant", "equal states are merged, a vote picks the answer", paper="2305.10601")
+
+    lists: ClassVar[bool] = True
+
+    keep: Count = Field(default=5, ge=1, le=10_000, description="Nodes kept per depth.")
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the rounds of one run."""
+        return _Breadth(tree, self.keep)
+
+
+class _Breadth(Rounds):
+    def __init__(self, tree: SearchTree, keep: int) -> None:
+        super().__init__(tree, 1)
+        self._keep = keep
+
+    def settle(self, came: list[SearchNode]) -> list[SearchNode]:
+        going = [node for node in came if node.outcome == "open"]
+        return sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))[: self._keep]
+
+
+class Dvts(Search):
+    """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`
+    children of a subtree's node the best continues. Subtrees do not wait for one another.
+    """
+
+    fidelity = Fidelity(
+        "variant", "no lookahead, a subtree continues beside its answers, its rounds are theirs", oracles=("sal-dvts",)
+    )
+
+    subtrees: Count = Field(default=4, ge=1, le=1_000, description="Independent searches.")
+    branch: Count = Field(default=4, ge=1, le=1_000, description="Children of a node; the best of them is kept.")
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the subtrees of one run."""
+        return _Subtrees(tree, self)
+
+
+class _Subtrees(Frontier):
+    def __init__(self, tree: SearchTree, options: Dvts) -> None:
+        super().__init__(tree)
+        self._branch = options.branch
+        self._ready: deque[SearchNode] = deque([tree.root] * (options.subtrees * options.branch))
+        self._came: dict[int, list[SearchNode]] = {}
+
+    def take(self) -> SearchNode | None:
+        while self._ready:
+            node = self._ready.popleft()
+            if node.outcome == "open":
+                if node not in self._ready:
+                    node.outcome = "expanded"
+                return node
+        return None
+
+    def ended(self, node: SearchNode) -> None:
+        subtree = (node.path()[1].index - 1) // self._branch
+        came = self._came.setdefault(subtree, [])
+        came.append(node)
+        if len(came) < self._branch:
+            return
+        del self._came[subtree]
+        going = sorted((node for node in came if node.outcome == "open"), key=self._worth)
+        for beaten in going[1:]:
+            beaten.outcome = "pruned"
+        self._ready.extend(going[:1] * self._branch)
+
+    def _worth(self, node: SearchNode) -> tuple[float, str, str]:
+        return (-self.tree.prior(node), node.key, node.name)
