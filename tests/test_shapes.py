@@ -140,7 +140,7 @@ LARGER: dict[str, int] = {
     "plait.workers.engine.vllm.Core.step": 19,
     "plait.workers.ray.RayWorker": 42,
     "plait.workers.tools.json_values.to_json": 22,
-    "plait.workers.tools.reward.reward_model": 21,
+    "plait_research.tools.reward.reward_model": 21,
     "plait.workers.tools.tool_loader.load_tools": 20,
     "plait_bench.demo.demo": 17,
     "plait_bench.environments.bash_sql.BashSqlEnvironment.grade": 18,

@@ -21,6 +21,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "policy": ("deepconf", "deepconf-consensus"),
         "merge": ("alike", "distinct", "shortest-majority"),
+        "scorer": ("perplexity", "reward-model"),
         "command": (
             "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts", "learn route",
             "learn strategies", "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",

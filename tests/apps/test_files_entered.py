@@ -18,11 +18,13 @@ from plait import AsyncOrchestrator
 from plait.core.ops import Plugin
 from plait.workers.scripted import Reply, Scripted
 
-OURS = tuple(map(Path, plait.__path__))
+SERVER = Path(__file__).parents[2] / "packages/plait-server/plait_server"
+OURS = (*map(Path, plait.__path__), SERVER)
 BY_SDK = 39
-BY_SERVER = 52
+BY_SERVER = 56
 BY_REPL = 51
-"""One more each since the driver's pump is a class with a file of its own."""
+"""One more each since the driver's pump is a class with a file of its own. The server has three more: admission by
+tenant, its health, and what drives the dialects."""
 
 
 async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:

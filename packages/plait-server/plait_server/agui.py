@@ -21,14 +21,14 @@ from plait.core.tools.context import Question
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
-from .answers import describe_answer, text_of_step
 from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, PlaitField, ServedStrategy, body_with
 from .client_tools import ClientTools, FunctionTool
 from .conversations import read_frontend_message
-from .dialect import StreamWriter, write_stream
+from .dialect import StreamWriter, describe_answer, write_stream
 from .errors import ApiError, not_found
 from .http import EventStream, apart, read, sse
 from .service import Service
+from .stream_events import text_of_step
 from .tenants import ServedRun, User
 
 __all__ = ["AguiApi", "AguiBody"]

@@ -160,7 +160,8 @@ class Body(StructuredOutputFields):
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
-        return ClientTools.of(getattr(self, "tools", None) if "tools" in type(self).model_fields else None)
+        tools = getattr(self, "tools", None) if "tools" in type(self).model_fields else None
+        return ClientTools.of(tools) if tools else ClientTools()
 
     @property
     def custom_tools(self) -> frozenset[str]:

@@ -12,11 +12,10 @@ from plait.core.result import Usage
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
-from .answers import describe_answer, describe_step, sum_usage
 from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, StreamOptions, body_with
 from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
-from .dialect import ApiDialect, Record
+from .dialect import ApiDialect, Record, describe_answer, describe_step, sum_usage
 from .errors import invalid
 from .structured_output import ClientObject
 from .tenants import ServedRun

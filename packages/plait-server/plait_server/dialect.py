@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, ClassVar
 
+from plait.core.record import StepRecord
 from plait.core.request import Request
+from plait.core.result import Usage
+from plait.runtime.client.answer import Answer
 
 from .bodies import Body, ServedStrategy
 from .errors import ApiError
 from .http import sse
-from .stream_events import ChoiceEvent, ChoiceFailed, ServedChoice
+from .stream_events import ChoiceEvent, ChoiceFailed, ServedChoice, text_of_step
 from .tenants import ServedRun
 
-__all__ = ["ApiDialect", "Record", "StreamWriter", "write_stream"]
+__all__ = ["ApiDialect", "Record", "StreamWriter", "describe_answer", "describe_step", "sum_usage", "write_stream"]
 
 Record = dict[str, Any]
 
@@ -93,3 +96,40 @@ async def write_stream(
         yield writer.encode(record)
     if writer.done:
         yield writer.done
+
+
+def describe_step(step: StepRecord) -> dict[str, Any]:
+    """Return the description of a step for clients."""
+    return {
+        "id": step.step,
+        "name": step.path,
+        "kind": step.kind,
+        "state": step.state,
+        "label": step.label,
+        "worker": step.worker,
+        "tokens": step.tokens,
+        "reason": step.reason if step.state in ("failed", "cancelled") else "",
+        "cause": step.cause,
+    }
+
+
+def describe_answer(answer: Answer, steps: bool = False) -> dict[str, Any]:
+    """Return the field `plait` of an answer: what the dialects have no field for."""
+    fields: dict[str, Any] = {
+        "run": answer.run,
+        "status": answer.status,
+        "answer": answer.answer,
+        "verified": answer.verified,
+        "why": answer.why,
+        "critical_path_tokens": answer.critical_path_tokens,
+        "seconds": round(answer.seconds, 4),
+    }
+    if steps:
+        shown = (step for step in answer.trace if step.kind != "join")
+        fields["steps"] = [{**describe_step(step), "text": text_of_step(step)} for step in shown]
+    return fields
+
+
+def sum_usage(answers: Iterable[Answer]) -> Usage:
+    """Return the total usage of several runs."""
+    return sum((answer.usage for answer in answers), Usage())

@@ -13,11 +13,10 @@ from plait.core.request import Request
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
-from .answers import describe_answer, describe_step
 from .bodies import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, BodyTable, ServedStrategy, body_with, read_path
 from .client_tools import NAME, ClientTools, FunctionTool
 from .conversations import read_blocks
-from .dialect import ApiDialect, Record
+from .dialect import ApiDialect, Record, describe_answer, describe_step
 from .errors import ApiError, invalid, unsupported
 from .structured_output import ClientObject
 from .tenants import ServedRun

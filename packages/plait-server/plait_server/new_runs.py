@@ -89,9 +89,7 @@ class NewRuns:
         made = body.request(self._service.strategy(body.model, user))
         live = await self._service.submit(made, body, user, watch=True)
         request.scope["plait.run"] = live.handle.run
-        self._service.run_in_background(
-            stream_model_calls(live.handle), "the news of a run"
-        )
+        self._service.run_in_background(stream_model_calls(live.handle), "the news of a run")
         return JSONResponse({"run": live.handle.run}, 201)
 
 

@@ -11,9 +11,8 @@ from plait.core.result import Usage
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
-from .answers import describe_answer, describe_step
 from .client_tools import read_input
-from .dialect import Record, StreamWriter
+from .dialect import Record, StreamWriter, describe_answer, describe_step
 
 __all__ = ["ResponseWriter"]
 

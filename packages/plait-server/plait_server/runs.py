@@ -179,12 +179,12 @@ class RunsApi:
         rows = control.watch(self._live(control, request.path_params["run"]).run) if there is None else there.events()
         first = await anext(rows)
 
-        async def told() -> AsyncGenerator[bytes, None]:
+        async def encode_events() -> AsyncGenerator[bytes, None]:
             yield sse(first)
             async for row in rows:
                 yield sse(row)
 
-        return EventStream(told(), lambda: None)
+        return EventStream(encode_events(), lambda: None)
 
     async def order(self, request: Request, user: User) -> Response:
         """Answer `POST /runs/ID/VERB`: do a verb of the table to a run."""

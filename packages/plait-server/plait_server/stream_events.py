@@ -12,21 +12,23 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from plait.core.chat import MessageToolCall
+from plait.core.errors import DependencyFailed
 from plait.core.ops import ModelCall
 from plait.core.record import StepRecord
+from plait.core.result import Token
 from plait.core.tools.calls import OPEN
 from plait.core.tools.context import Question
+from plait.core.values import as_text
 from plait.runtime.client.answer import Answer, ApprovalRequested, RunEnded, StepEvent, TextDelta
 from plait.runtime.client.handle import Handle
 
-from .answers import check_answer, describe_tokens, text_of_step
-from .errors import ApiError
+from .errors import ApiError, of_failure, unsupported
 from .tenants import ServedRun
 
 __all__ = [
     "AnswerPart", "AnswerText", "CallPart", "ChoiceBuilder", "ChoiceEnded", "ChoiceEvent", "ChoiceFailed",
     "PartBegan", "PartDelta", "PartEnded", "QuestionAsked", "ReasoningPart", "ServedChoice", "StepPart",
-    "TextSplitter", "read_choice", "stream_choices", "stream_model_calls",
+    "TextSplitter", "check_answer", "read_choice", "stream_choices", "stream_model_calls", "text_of_step",
 ]  # fmt: skip
 Follow = Literal["", "from_start", "from_now"]
 _THINK, _THINK_END = "<think>", "</think>"
@@ -403,3 +405,45 @@ def _answering_step(handle: Handle) -> str:
         if is_output and isinstance(step.op, ModelCall) and not step.op.after:
             return f"{handle.run}:{step.name}"
     return ""
+
+
+def check_answer(answer: Answer, must_call: bool = False) -> None:
+    """Raise `ApiError` for a run that ended without a value, or without the call of a function that had to come."""
+    if must_call and not answer.message.tool_calls and not answer.cut:
+        raise ApiError(500, "the model called no function, and `tool_choice` requires it: ask again, or say auto",
+                       code="no_tool_call", retry=False)  # fmt: skip
+    if answer.value is None and answer.status != "partial" and not answer.at_length:
+        if answer.failure is not None:
+            failures = [step.failure for step in answer.trace if step.failure is not None]
+            raise of_failure(answer.failure, [cause for cause in failures if cause.kind != DependencyFailed.__name__])
+        raise ApiError(500, f"the run was {answer.status}: {answer.why or 'it has no value'}", retry=False)
+
+
+def describe_tokens(answer: Answer) -> list[dict[str, Any]]:
+    """Return the answer's tokens with their log-probabilities. Raises `ApiError` if the answer is not the text of one
+    model call whose tokens are known."""
+
+    def describe(text: str, logprob: float) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+
+    if answer.message.text and not _spell(answer.tokens, answer.message.text):
+        raise unsupported("logprobs", "the answer is not the text of one model call whose tokens are known: ask a "
+                          "planner such as plait/single over a worker that tells them, or leave them out")  # fmt: skip
+    return [
+        {**describe(token.text, token.logprob), "top_logprobs": [describe(*top) for top in token.top]}
+        for token in answer.tokens
+    ]
+
+
+def _spell(tokens: Sequence[Token], text: str) -> bool:
+    """Return whether a text is that of these tokens. A stop text may have cut it within the last token."""
+    spelled = "".join(token.text for token in tokens)
+    if not tokens or "\ufffd" in spelled:  # half a character is no text
+        return bool(tokens)
+    before = len(spelled) - len(tokens[-1].text)
+    return spelled.strip() == text.strip() or (spelled.startswith(text) and before < len(text))
+
+
+def text_of_step(step: StepRecord) -> str:
+    """Return the text that a step generated."""
+    return step.text if step.value is None else as_text(step.value)

@@ -62,7 +62,7 @@ def inspect_ai() -> None:
     from inspect_ai.dataset import Sample
     from inspect_ai.scorer import includes
 
-    from plait.apps.adapters.inspect_ai import plait_solver
+    from plait_research.adapters.inspect_ai import plait_solver
 
     plait = AsyncOrchestrator(workers=[worker()], journal="off")
     task = Task(
@@ -148,7 +148,7 @@ def verifiers() -> None:
 
     with tempfile.TemporaryDirectory() as folder, local_server(workers=[worker()], journal="off") as url:
         (Path(folder) / "my_harness.py").write_text(
-            "from plait.apps.adapters.verifiers import PlaitHarness\n__all__ = ['PlaitHarness']\n"
+            "from plait_research.adapters.verifiers import PlaitHarness\n__all__ = ['PlaitHarness']\n"
         )
         sys.path.insert(0, folder)
         os.environ["KEY"] = "none"

@@ -15,9 +15,8 @@ from plait.core.chat import assistant_message
 from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
 from plait.workers.scripted import Reply, Scripted
-from plait_server.answers import check_answer
 from plait_server.errors import ApiError
-from plait_server.stream_events import TextSplitter
+from plait_server.stream_events import TextSplitter, check_answer
 
 openai = pytest.importorskip("openai")
 

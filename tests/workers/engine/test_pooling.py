@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import ConfigError, EngineError
-from plait.workers.engine import Pooling
-from plait.workers.engine.pooling import _Process  # pyright: ignore[reportPrivateUsage]
+from plait_research.tools.pooling import Pooling, _Process  # pyright: ignore[reportPrivateUsage]
 
 from ..reward_models import TEXTS, logits, with_head
 

@@ -14,7 +14,7 @@ import pytest
 from plait import AsyncOrchestrator
 from plait.core.errors import ToolError
 from plait.core.ops import Plugin
-from plait.workers.tools.perplexity import prompt_perplexity
+from plait_research.tools.perplexity import prompt_perplexity
 from tests.planners.two_models import Models, goes_on
 
 

@@ -11,7 +11,7 @@ import pytest
 from plait import AsyncOrchestrator
 from plait.core.ops import Plugin
 from plait.runtime.client.models import fetched
-from plait.workers.tools.perplexity import prompt_perplexity
+from plait_research.tools.perplexity import prompt_perplexity
 from tests.workers.vllm_server import vllm_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.own_engine, pytest.mark.filterwarnings("ignore")]

@@ -16,9 +16,9 @@ from plait import AsyncOrchestrator
 from plait.core.errors import ConfigError, ToolError
 from plait.planners.search.tree import Tree
 from plait.workers.scripted import Reply, Scripted
-from plait.workers.tools import reward
-from plait.workers.tools.process_rewards import asked
-from plait.workers.tools.reward import reward_model
+from plait_research.tools import reward
+from plait_research.tools.process_rewards import asked
+from plait_research.tools.reward import reward_model
 from tests.oracles.of_rewards import CHATML, LLAMA, words
 
 

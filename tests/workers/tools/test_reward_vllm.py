@@ -17,9 +17,9 @@ from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin
 from plait.planners.search.tree import Tree
 from plait.workers.engine import Engine
-from plait.workers.tools import reward
-from plait.workers.tools.process_rewards import asked, tokenizer_of
-from plait.workers.tools.reward import reward_model
+from plait_research.tools import reward
+from plait_research.tools.process_rewards import asked, tokenizer_of
+from plait_research.tools.reward import reward_model
 
 from ..byte_model import build_bytes
 from ..reward_models import TEXTS, numbers, probability, with_head

@@ -110,9 +110,9 @@ async def until_asked(handle: Handle, progress: Progress | None, known: Collecti
         if isinstance(news, StepEvent):
             record = news.record
             ended = State(record.state).ended
-            told = not ended or steps.get(record.step, False)
+            is_reported = not ended or steps.get(record.step, False)
             steps[record.step] = ended
-            if progress is not None and not told:
+            if progress is not None and not is_reported:
                 await progress(sum(steps.values()), len(steps), f"{record.name} {record.state}")
     await asyncio.shield(handle.finished)
     return None

@@ -132,10 +132,10 @@ async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | In
 
 
 def _progress(ctx: Context) -> Progress:
-    async def told(ended: int, steps: int, last: str) -> None:
+    async def report_progress(ended: int, steps: int, last: str) -> None:
         await ctx.report_progress(ended, steps, last)
 
-    return told
+    return report_progress
 
 
 async def _elicited(ctx: Context, question: Question) -> JsonValue:

@@ -3,8 +3,6 @@
 SHARED = {
     "function": "simple:FunctionScorer",
     "logprob": "simple:Logprob",
-    "perplexity": "simple:Perplexity",
-    "reward-model": "simple:RewardModel",
     "tool": "simple:ToolScorer",
 }
 """`module:Class` of the plugins that share a file, by name."""

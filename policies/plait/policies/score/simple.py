@@ -1,4 +1,4 @@
-"""Scorers of one figure: the task's `function`, the model's `logprob`, a `tool`'s, `perplexity`, `reward-model`."""
+"""Scorers of one figure: the task's `function`, the model's `logprob`, and a `tool`'s."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
-from plait.core.declarations import Fidelity, Free, ToolName
+from plait.core.declarations import Free, ToolName
 from plait.core.flow import Context
 from plait.core.search import Scorer, SearchNode
 
-__all__ = ["FunctionScorer", "Logprob", "Perplexity", "RewardModel", "ToolScorer"]
+__all__ = ["FunctionScorer", "Logprob", "ToolScorer"]
 
 
 class FunctionScorer(Scorer):
@@ -64,53 +64,3 @@ class ToolScorer(Scorer):
             # A score that makes no sense says nothing of the text: it is unknown, not 0.
             case _:
                 return None
-
-
-class Perplexity(ToolScorer):
-    """Calls the tool `perplexity` (`plait.workers.tools.perplexity.prompt_perplexity`) with the step's own text and all
-    that stands before it: the mean probability of its tokens in the eyes of the tool's model, 1 divided by the
-    perplexity. It is what ATTS (arXiv 2509.15148) scores a drafted segment by.
-    """
-
-    fidelity = Fidelity("variant", "1 / perplexity, which puts segments in the same order", paper="2509.15148")
-
-    tool: Annotated[str, ToolName()] = Field(default="perplexity", description="Name of the tool.")
-    question: bool = Field(
-        default=True,
-        description="Give it the request as `question`, too. Here it stands before the text; without it the text "
-        "alone is read.",
-    )
-
-    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
-        """Return the tool's number; `None` for a step without a text."""
-        if not node.step.strip():
-            return None
-        before = node.text.removesuffix(node.step + node.seen)
-        asked = question + before if self.question else before
-        match await ctx.call(self.tool, text=node.step, before=asked, **self.args):
-            case int() | float() as number:
-                return float(number)
-            case _:
-                return None
-
-
-class RewardModel(ToolScorer):
-    """Calls the tool `reward` (`plait.workers.tools.reward.reward_model`) with the request and the path's text. A
-    process reward model scores every step so; an outcome reward model is best asked about whole answers alone.
-    """
-
-    fidelity = Fidelity(
-        "exact",
-        "by `style`, a blank end of the text is left out",
-        oracles=("prm-qwen-prm", "prm-math-shepherd", "prm-rlhflow", "prm-skywork"),
-    )
-
-    tool: Annotated[str, ToolName()] = Field(default="reward", description="Name of the tool.")
-    question: bool = Field(default=True, description="Give it the request as `question`, too.")
-    answers_only: bool = Field(default=False, description="Ask about whole answers alone; other nodes are unknown.")
-
-    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
-        """Return the tool's number."""
-        if self.answers_only and node.answer is None:
-            return None
-        return await super().score(ctx, question, node)

@@ -27,13 +27,12 @@ from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import made, takes
 from .engine_loader import broken
 from .options import EngineOptions
-from .pooling import Pooling
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
 from .vllm import REPORTS, Core
 from .vllm_process import first_line
 
-__all__ = ["Engine", "Pooling"]
+__all__ = ["Engine"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 Give it to a run with a tools file of two lines, as `--tools FILE.py`:
 
-    from plait.workers.tools.reward import reward_model
+    from plait_research.tools.reward import reward_model
     reward = reward_model("/models/reward")
 
 Without an address the model runs in a vLLM engine of its own beside the one that generates; with one
@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from plait.core.errors import ConfigError, EngineError, ToolError
 from plait.core.tools.tool import Tool, tool
+from plait.workers.http import ResponseLimits, ServerConnection, ServerError
 
-from ..http import ResponseLimits, ServerConnection, ServerError
 from .process_rewards import STYLES, RewardPrompt, Style, asked, likely, tokenizer_of
 
 __all__ = ["reward_model"]
@@ -132,7 +132,7 @@ async def _of_style(ask: Any, order: RewardPrompt, model: str) -> float:
 
 def _here(model: str, endpoint: Endpoint, options: Mapping[str, Any]) -> Any:
     """Return the function that queries an engine in another process."""
-    from ..engine import Pooling
+    from .pooling import Pooling
 
     pooling = Pooling(model, **options)
     task = "token_classify" if endpoint == "pooling" else "classify"

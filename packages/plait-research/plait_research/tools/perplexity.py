@@ -2,7 +2,7 @@
 
 Give it to a run with a tools file of two lines, as `--tools FILE.py`:
 
-    from plait.workers.tools.perplexity import prompt_perplexity
+    from plait_research.tools.perplexity import prompt_perplexity
     perplexity = prompt_perplexity("Qwen/QwQ-32B", base_url="http://127.0.0.1:8000")
 """
 
@@ -14,8 +14,7 @@ from typing import Any
 
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
-
-from ..http import ResponseLimits, ServerConnection, ServerError
+from plait.workers.http import ResponseLimits, ServerConnection, ServerError
 
 __all__ = ["prompt_perplexity"]
 

@@ -13,8 +13,8 @@ from typing import Any
 from inspect_ai.model import ModelOutput, ModelUsage
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from ...core.values import as_text
-from ...runtime.client.client import AsyncOrchestrator
+from plait.core.values import as_text
+from plait.runtime.client.client import AsyncOrchestrator
 
 __all__ = ["plait_solver"]
 

@@ -17,9 +17,8 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, ClassVar
 
 from plait.core.errors import EngineError
-
-from .._shared.options import made
-from .options import EngineOptions
+from plait.workers._shared.options import made
+from plait.workers.engine.options import EngineOptions
 
 __all__ = ["Pooling"]
 
@@ -67,7 +66,7 @@ class Pooling:
 class _Process:
     """The engine's process, and the orders that it has."""
 
-    module: ClassVar[str] = "plait.workers.engine.pooling_process"
+    module: ClassVar[str] = "plait_research.tools.pooling_process"
 
     def __init__(self, options: EngineOptions) -> None:
         self.ready = self.ended = False

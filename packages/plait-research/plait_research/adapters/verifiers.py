@@ -2,7 +2,7 @@
 
 Verifiers finds a harness by the name of a top-level module. Re-export it in one of your own, such as your taskset's:
 
-from plait.apps.adapters.verifiers import PlaitHarness
+from plait_research.adapters.verifiers import PlaitHarness
 __all__ = ["MyTaskset", "PlaitHarness"]
 """
 
@@ -22,9 +22,9 @@ from verifiers.v1.runtimes import ProgramResult, Runtime
 from verifiers.v1.task import TaskData
 from verifiers.v1.trace import Trace
 
-from ...core.values import as_text
-from ...runtime.client.client import AsyncOrchestrator
-from ...runtime.plugins.loader import Plugins
+from plait.core.values import as_text
+from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.plugins.loader import Plugins
 
 __all__ = ["PlaitHarness", "PlaitHarnessConfig"]
 

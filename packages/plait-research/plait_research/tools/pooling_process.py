@@ -1,6 +1,6 @@
 """The process of a pooling engine: vLLM with a model that tells numbers in the place of words.
 
-    python -m plait.workers.engine.pooling_process '{"model": "/models/reward"}'
+    python -m plait_research.tools.pooling_process '{"model": "/models/reward"}'
 
 Each line on stdin is an order as JSON, each line on stdout what became of one. It ends with its stdin.
 """
@@ -16,10 +16,9 @@ import threading
 from typing import Any, TextIO
 
 from plait.core.errors import EngineError
-
-from .engine_loader import broken, load, prepare, tokens_input
-from .options import EngineOptions
-from .vllm_process import first_line
+from plait.workers.engine.engine_loader import broken, load, prepare, tokens_input
+from plait.workers.engine.options import EngineOptions
+from plait.workers.engine.vllm_process import first_line
 
 Order = dict[str, Any]
 """`id`, `task` (`classify` or `token_classify`), `text`; `pair` (a second text) or `messages` or token `ids` in the

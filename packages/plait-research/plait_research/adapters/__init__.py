@@ -1,0 +1,1 @@
+"""plait inside frameworks of evaluation and training. Each module needs the package that it is named after."""

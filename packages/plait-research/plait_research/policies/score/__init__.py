@@ -1,0 +1,1 @@
+"""Scorers: how promising a partial solution is."""

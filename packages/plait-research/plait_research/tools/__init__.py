@@ -1,0 +1,1 @@
+"""Tools that measure texts by a model: import one in a tools file, and give that as `--tools FILE.py`."""
