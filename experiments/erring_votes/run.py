@@ -99,11 +99,6 @@ def _short(logprob: float | None) -> float | None:
     return None if logprob is None else round(logprob, 5)
 
 
-def _under_new_names(spec: str) -> str:
-    """Return a recorded plugin with the names that its options have now."""
-    return re.sub(r"(?<=[:,])\w+(?==)", lambda name: _RENAMED.get(name[0], name[0]), spec)
-
-
 def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
     """Return the input of `packed` without the texts and signals of samples."""
     drawn: list[Drawn] = []
@@ -116,11 +111,9 @@ def unpacked(lines: Sequence[str]) -> tuple[list[Drawn], dict[Setting, Rows]]:
             ]
             drawn.append(Drawn(level=row["level"], text=row["sum"], samples=samples))
         else:
-            merge, policies, *rest = row["setting"]
-            merge, *rest = (_under_new_names(spec) if isinstance(spec, str) else spec for spec in (merge, *rest))
-            outcomes[Setting(merge, tuple(map(_under_new_names, policies)), *rest)] = np.array(
-                row["rows"], dtype=np.float64
-            )
+            named = re.sub(r"(?<=[:,])(by|settle|shown)(?==)", lambda old: _RENAMED[old[0]], json.dumps(row["setting"]))
+            merge, policies, *rest = json.loads(named)
+            outcomes[Setting(merge, tuple(policies), *rest)] = np.array(row["rows"], dtype=np.float64)
     return drawn, outcomes
 
 

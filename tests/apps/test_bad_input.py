@@ -21,7 +21,7 @@ TOOLS = "from plait import tool\n\n@tool\ndef double(x: int = 1) -> int:\n    re
 
 PLANS = {
     "cycle": (steps(call("a", needs="b"), call("b", needs="a"), output="b"), ["cycle", "b needs a"]),
-    "unknown step": (steps(call("a", needs=["aa"]), output="a"), ["'aa'", "no step of the plan"]),
+    "unknown step": (steps(call("a", needs=["aa"]), output="a"), ["'aa'", "not a step of the plan"]),
     "unknown output": (steps(call("a"), output="z"), ["'z'", "not a step"]),
     "unknown tool": (steps(call("a", "dubble"), output="a"), ["'dubble'", "did you mean 'double'"]),
     "two of a name": (steps(call("a"), call("a"), output="a"), ["two steps are named 'a'"]),

@@ -35,8 +35,8 @@ def test_fields_that_libraries_leave_empty_are_passed_over():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("hi", "no list of messages"),
-        ({"role": "user"}, "no list of messages"),
+        ("hi", "not a list of messages"),
+        ({"role": "user"}, "not a list of messages"),
         ([], "is empty"),
         (["hi"], r"messages\[0\] is a str and no message"),
         ([{"role": "robot", "content": "x"}], r"messages\[0\]: `role`"),
@@ -54,7 +54,7 @@ def test_fields_that_libraries_leave_empty_are_passed_over():
         ([USER, {"role": "assistant", "tool_calls": [CALL]}, USER], "comes before the result of a"),
         ([USER, {"role": "assistant", "tool_calls": [CALL, CALL]}], "two calls have the id 'a'"),
         ([{**USER, "tool_calls": [CALL]}], "only an assistant"),
-        ([{"role": "assistant", "content": [IMAGE]}, USER], "images stand"),
+        ([{"role": "assistant", "content": [IMAGE]}, USER], "only a user's message may have images"),
     ],
 )  # fmt: skip
 def test_what_is_no_conversation_is_refused_in_words(given: object, words: str):

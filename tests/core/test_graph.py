@@ -220,7 +220,7 @@ def test_thousands_of_steps_of_every_shape() -> None:
         (plan(call("search-1"), join("out", "serch-1")), r"'out' refers to 'serch-1'.*did you mean 'search-1'"),
         (
             plan(call("a"), join("out", "a", "zzz")),
-            r"'out' refers to 'zzz', which is no step of the plan; there are a, out",
+            r"'out' refers to 'zzz', which is not a step of the plan; there are a, out",
         ),
         (plan(call("out", "out")), "'out' refers to itself"),
         (plan(call("a"), call("b"), call("out")), r"step 'a' does not lead to the output 'out' \(nor do 1 more\)"),
@@ -375,7 +375,7 @@ def test_a_graph_made_by_hand_is_a_plan() -> None:
         (lambda g: g.add_node("d"), "node 'd': .*`op` is missing"),
         (lambda g: g.add_node(3, op={"kind": "join"}), "node 3: .*valid string"),
         (lambda g: g.add_node("d", op={"kind": "call", "tool": "f"}), "'d' does not lead to the output"),
-        (lambda g: g.remove_node("a"), "step 'b' refers to 'a', which is no step"),
+        (lambda g: g.remove_node("a"), "step 'b' refers to 'a', which is not a step"),
         (lambda g: g.remove_edge("a", "b"), "'b' reads 'a' in its `op`, but there is no edge a -> b: add"),
         (lambda g: g.edges["a", "b"].update(kinds=["ref"]), r"the kinds \['ref'\], .* give \['ref', 'after'\]"),
         (lambda g: g.add_edge("a", "c", kinds=["after"]), r"a -> c has the kinds \['after'\], .* give \[\]"),

@@ -108,7 +108,7 @@ def test_an_agent_works_within_a_flow_of_your_own():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"name": "a b"}, "no name of an agent"),
+        ({"name": "a b"}, "not an agent name"),
         ({"name": "a", "agents": (SCOUT, SCOUT)}, "two agents of 'a' are named 'scout'"),
         ({"name": "a", "tool": ()}, "did you mean 'tools'"),
         ({"name": "a", "budget": Budget(tokens=1), "turns": 3}, "turns"),

@@ -119,9 +119,9 @@ async def test_a_call_starts_when_its_tag_is_closed() -> None:
     [
         ({"name": "search", "arguments": '{"query": "del'}, "its arguments are not a JSON object"),
         ({"name": "search", "arguments": [1]}, "its arguments are not a JSON object"),
-        ({"name": "rm -rf", "arguments": {}}, "'rm -rf' is no name of a tool"),
+        ({"name": "rm -rf", "arguments": {}}, "'rm -rf' is not a tool name"),
         ({"name": "", "arguments": "{}"}, "the call names no tool"),
-        ({"name": "search", "arguments": {"a b": 1}}, "'a b' is no name of an argument"),
+        ({"name": "search", "arguments": {"a b": 1}}, "'a b' is not an argument name"),
     ],
 )
 def test_a_call_that_cannot_be_read_is_an_error_and_keeps_its_number(call: object, why: str) -> None:

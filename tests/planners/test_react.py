@@ -53,7 +53,7 @@ def test_native_calls_are_counted_through_the_conversation():
     ("text", "words"),
     [
         ("<tool_call>{look}</tool_call>", "no JSON"),
-        ('<tool_call>{"name": "a b", "arguments": {}}</tool_call>', "no name of a tool"),
+        ('<tool_call>{"name": "a b", "arguments": {}}</tool_call>', "not a tool name"),
         ('<tool_call>{"name": "look", "arguments": "x"}</tool_call>', "not a JSON object"),
         ('<tool_call>{"name": "look", "argu', "has no end"),
         ('<tool_call>{"tool": "look"}</tool_call>', "no `name`"),

@@ -200,7 +200,7 @@ FAULTS: list[tuple[str, list[Any], Any, str, str, str]] = [
     ("b", [FOUND, {"id": "b", "foreach": "$found.0.price", "do": [FOUND | {"id": "x"}]}], "$b", "type", "no list", ""),
     ("x", [{"id": "b", "foreach": [1], "do": [call("x", "seats", flight_id="$y")]}], "$b", "reference", "$y", ""),
     ("answer", [FOUND], ["$found", "$nobody"], "reference", "$nobody", ""),
-    ("b", [FOUND, call("b", "seats", flight_id="x")], "$found", "unused", "nobody uses", ""),
+    ("b", [FOUND, call("b", "seats", flight_id="x")], "$found", "unused", "its value is unused", ""),
     ("a", [call("a", "flights", to="$b.x"), call("b", "flights", to="$a.x")], "$b", "cycle", "a → b → a", ""),
     ("b", [FOUND, call("b", "book", flight_id="$found.0.id") | {"after": ["c"]}], "$b", "reference", "'c'", ""),
     ("", [FOUND, 3], "$found", "form", "3 is no step", ""),

@@ -53,7 +53,7 @@ class Agent(Flow):
     @model_validator(mode="after")
     def _named(self) -> Agent:
         if not is_name(self.name):
-            raise ValueError(f"{self.name!r:.80} is no name of an agent: letters, digits, `_`, `.` and `-`")
+            raise ValueError(f"{self.name!r:.80} is not an agent name. Use letters, digits, `_`, `.` and `-`")
         names = [agent.name for agent in (*self.agents, *self.handoffs)]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:

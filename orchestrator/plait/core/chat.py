@@ -139,7 +139,7 @@ class Message(Frozen):
         if self.content is None and not self.tool_calls:
             raise ValueError(f"the {self.role}'s message has no `content`")
         if self.role != "user" and any(isinstance(part, ImagePart) for part in self.parts):
-            raise ValueError(f"images stand in a user's message, not in the {self.role}'s")
+            raise ValueError(f"only a user's message may have images, not the {self.role}'s")
         return self
 
     @property
@@ -217,7 +217,7 @@ def read_messages(given: object, what: str = "messages") -> tuple[Message, ...]:
     a conversation in which the user says nothing.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
-        raise FieldError(f'{what} is no list of messages: write [{{"role": "user", "content": "…"}}]', what)
+        raise FieldError(f'{what} is not a list of messages. Example: [{{"role": "user", "content": "…"}}]', what)
     items = cast("Sequence[object]", given)
     messages = tuple(_read(item, f"{what}[{place}]") for place, item in enumerate(items))
     if not messages:
@@ -343,7 +343,7 @@ def transcript(messages: Sequence[Message], opens: bool = True) -> Iterator[str 
         bare = opens and place == 0 and message.role == "user"
         answers_bare = opens and place == 1 and message.role == "assistant" and messages[0].role == "user"
         if message.role == "assistant" and (message.said or answers_bare):
-            # `said` goes on where the model was asked to
+            # `said` continues where the model was asked to
             yield ("" if answers_bare else "\n\nAssistant:") + (message.said or f"\n\n{_written(message)}")
             continue
         if not bare:

@@ -308,7 +308,7 @@ class ModelCall(Frozen):
         if self.messages and not self.chat:
             raise ValueError("`messages` go with `chat`: a prompt that is plain text has no roles")
         if self.chat and self.after is not None and not self.prompt and not self.messages:
-            raise ValueError("`chat` with `after` goes on a conversation: say what is new, in `prompt` or `messages`")
+            raise ValueError("`chat` with `after` continues a conversation: give new text in `prompt` or `messages`")
         if self.begin and not self.chat:
             raise ValueError("`begin` goes with `chat`: put it at the end of a prompt that is plain text")
         if self.tools and not self.chat:

@@ -234,7 +234,7 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
         for name in named:
             if name not in steps:
                 hint = did_you_mean(name, steps) or f"; there are {format_some(steps)}"
-                raise PlanError(f"step {step.name!r} refers to {name!r}, which is no step of the plan{hint}")
+                raise PlanError(f"step {step.name!r} refers to {name!r}, which is not a step of the plan{hint}")
             if name == step.name:
                 raise PlanError(f"step {name!r} refers to itself")
         _check_op(step, steps, known)
@@ -245,7 +245,7 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
     if stray:
         more = f" (nor do {len(stray) - 1} more)" if len(stray) > 1 else ""
         raise PlanError(
-            f"step {stray[0]!r} does not lead to the output {plan.output!r}{more}: nobody would read it; "
+            f"step {stray[0]!r} does not lead to the output {plan.output!r}{more}: its value would be unused; "
             "remove it, or name it in the `needs` of a step that does"
         )
 

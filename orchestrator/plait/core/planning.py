@@ -81,7 +81,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class CallOptions(SamplingOptions, total=False):
-    """A planner's options of a model call besides its `CallConfig`. They override the `CallConfig`'s. Fields of
+    """A planner's options of a model call beyond its `CallConfig`. They override the `CallConfig`'s. Fields of
     `ModelCall` and `Step` mean what they mean there."""
 
     form: StructuredOutput | Literal["calls", "choice", "json"] | None

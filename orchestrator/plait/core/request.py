@@ -81,7 +81,7 @@ def _function(given: object) -> object:
         written = reprlib.repr(cast("object", given))
         raise ValueError(f'{written} is no function: write {{"name": "f", "parameters": {{…}}}}')
     if not is_name(str(fields.get("name"))):
-        raise ValueError(f"{fields.get('name')!r:.80} is no name of a function")
+        raise ValueError(f"{fields.get('name')!r:.80} is not a function name")
     return {key: value for key, value in fields.items() if key != "type" and value is not None}
 
 

@@ -1,4 +1,4 @@
-"""What a run may ask for, whoever plans its steps: models, tools, fields of requests to servers, hosts of images.
+"""Limits of what a run may request, for every planner: models, tools, fields of requests to servers, hosts of images.
 
 A server sets the rights of a request that comes from outside; they are kept with the run. Every plan and patch of the
 run is held to them, whatever planner, merge or agent made it. `plait.apps.common.outside` checks a request before that.
@@ -42,11 +42,11 @@ class Rights(Frozen):
     planners: tuple[str, ...] | None = None
     """Names of planners, those within the options of others too."""
     tools: bool = True
-    """Whether its steps may call the tools of this process, and its planners are told of them."""
+    """Whether its steps may call the tools of this process, and its planners see them."""
     extra_body: tuple[str, ...] | None = None
     """Fields that `extra_body` may set."""
     image_hosts: tuple[str, ...] | None = None
-    """Hosts of which images may be fetched, besides images that are sent along (`data:`): by name, `*.example.org` for
+    """Hosts that images may be fetched from, in addition to inline images (`data:`): by name, `*.example.org` for
     all below one, `*` for all but those of this machine and of private networks."""
     apart: bool = False
     """Salts and priorities are the request's, whatever a plan says: who asks shares a server with others."""
@@ -58,7 +58,7 @@ class Rights(Frozen):
                 self.may_call(step.op.tool, step.name)
             elif isinstance(step.op, ModelCall):
                 self.may_think(step.op, step.name)
-            # Priorities of all tenants stand in one order.
+            # Priorities of all tenants share one order.
             if self.apart and step.priority < 0:
                 raise NotAllowed(f"step {step.name!r} has the priority {step.priority}: only 0 and more are for plans "
                                  "of tenants, as smaller ones go before the steps of others")  # fmt: skip

@@ -2,7 +2,7 @@
 
 A value weighs about the bytes that it takes: of a text one for each character, or four where not all are ASCII, and
 some more for each number, text, list and object, which bounds how many of these there are. A join that hands its
-branches' values on makes no copies, so its value is weighed by those of its branches, however often they stand in it.
+branches' values on makes no copies, so its value is weighed by those of its branches, however often they occur in it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .values import Same
 __all__ = ["MOST_BYTES", "PlanCost", "ValueSize", "cost_of", "count_mentions", "measure_value"]
 
 MOST_BYTES = 64 << 20
-"""What the values that a run puts together may weigh, where nobody says."""
+"""Default limit of bytes of the values that a run puts together."""
 ATOM = 32
 """Of a number, `true`, `false` and `null`; a number of many digits has more."""
 HULL = 64
-"""Of a text, a list or an object, besides what is in it."""
+"""Bytes of a text, a list or an object, without its content."""
 
 
 class ValueSize(NamedTuple):
@@ -39,11 +39,11 @@ class ValueSize(NamedTuple):
 
 
 def measure_value(value: JsonValue, known: Mapping[Same, ValueSize], most: int) -> ValueSize:
-    """Return what a value weighs; of one that weighs more than `most`, something above that.
+    """Return the size of a value; above `most`, some size above that.
 
     Args:
         value: anything that JSON can say.
-        known: what lists and objects weigh that may stand in it: they are not looked into.
+        known: sizes of lists and objects that may occur in it; they are not entered.
         most: where to stop.
     """
     total = deepest = 0
@@ -88,7 +88,7 @@ class PlanCost(NamedTuple):
 
 
 def cost_of(plan: Plan, retries: Retries, most: int, merge_class: Callable[[str], type[Merge]]) -> PlanCost:
-    """Return what a plan comes to. A cycle is not looked for; what needs a step that comes later counts it as nothing.
+    """Return a plan's cost. Cycles are not detected; a need on a later step counts as nothing.
 
     Args:
         plan: a whole plan, not a patch.
@@ -128,7 +128,7 @@ def count_mentions(step: Step) -> Mapping[str, int]:
 
 
 def _minimum_size(step: Step, used: int, merge: type[Merge] | None) -> int:
-    """Return what a step's value weighs at least."""
+    """Return the minimum size of a step's value."""
     if step.expands:
         return ATOM
     if isinstance(step.op, ModelCall):

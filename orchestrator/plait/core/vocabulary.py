@@ -4,7 +4,7 @@
         n: N = 8
         merge: MergeOption = Plugin(name="majority")
 
-What is said of a model call is no word of these: it is a field of a `CallConfig`. A planner that goes on with what is
+A setting of a model call is not among these: it is a field of a `CallConfig`. A planner that continues with what is
 its own begins the docstring with that of the word. Bounds of these words are `gt`: pydantic keeps one bound of a kind,
 so a planner's own `ge` would be lost beside another.
 """
@@ -67,15 +67,20 @@ OnePlugin = Annotated[Plugin, BeforeValidator(_as_plugin)]
 """An option that names a plugin: `alike:ask=model`, `{"name": …, "options": {…}}`, or an instance of its class."""
 
 N = Annotated[
-    Count, Field(gt=0, description="Branches at once: samples, paths, threads, agents. `n=` of a run sets it.")
+    Count,
+    Field(gt=0, description="Number of parallel branches: samples, paths, threads, agents. `n=` of a run sets it."),
 ]
-MaxBranches = Annotated[Count, Field(gt=0, description="Most branches in all; those beyond are not run.")]
-MinBranches = Annotated[Count, Field(gt=0, description="Fewest branches that are worth it: with fewer it is one call.")]
-Rounds = Annotated[Count, Field(gt=0, description="Most rounds, of which each reads what the one before it came to.")]
+MaxBranches = Annotated[Count, Field(gt=0, description="Maximum number of branches in all; further ones are not run.")]
+MinBranches = Annotated[
+    Count, Field(gt=0, description="Minimum number of branches; with fewer, the request is one call.")
+]
+Rounds = Annotated[
+    Count, Field(gt=0, description="Maximum number of rounds. Each reads the results of the one before.")
+]
 Depth = Annotated[
-    Count, Field(gt=-1, description="Most steps below one another: of a path, or ahead of the last that stands.")
+    Count, Field(gt=-1, description="Maximum depth: of a path, or of steps ahead of the last accepted one.")
 ]
-Width = Annotated[Count, Field(gt=0, description="Branches of one line of reasoning: as many are asked of the model.")]
+Width = Annotated[Count, Field(gt=0, description="Branches of one trajectory: the number that the model is asked for.")]
 MaxPromptItems = Annotated[
     int | None,
     Free(),
@@ -86,14 +91,15 @@ MaxTools = Annotated[
     Free(),
     Field(gt=-1, description="Maximum number of tools in one prompt, the best matches first. By default all."),
 ]
-Repairs = Annotated[Count, Field(gt=-1, description="How often a model is asked to mend what cannot be run.")]
+Repairs = Annotated[Count, Field(gt=-1, description="Maximum number of model calls that repair an invalid reply.")]
 ObservationChars = Annotated[
     int | None,
     TokenCount(),
-    Field(gt=0, description="Most characters of one result that a model is shown; of a longer one head and tail."),
+    Field(gt=0, description="Maximum number of characters of one result in a prompt; longer ones keep head and tail."),
 ]
 Quorum = Annotated[
-    Count | None, Field(gt=-1, description="Branches that are enough; the others are then stopped. By default all.")
+    Count | None,
+    Field(gt=-1, description="Minimum number of finished branches; the rest are then cancelled. By default all."),
 ]
 MergeOption = Annotated[
     OnePlugin,
@@ -103,12 +109,14 @@ MergeOption = Annotated[
 Allocate = Annotated[
     OnePlugin,
     Access("merge"),
-    Field(description='The allocation, by name or as `{"name": …, "options": {…}}`: how many branches more.'),
+    Field(
+        description='The allocation, by name or as `{"name": …, "options": {…}}`: the number of further branches.'
+    ),
 ]
 Scorer = Annotated[
     OnePlugin,
     Access("scorer"),
-    Field(description='What scores steps in [0, 1], by name or as `{"name": …, "options": {…}}`.'),
+    Field(description='Scorer of steps, in [0, 1], by name or as `{"name": …, "options": {…}}`.'),
 ]
 SearchOption = Annotated[
     OnePlugin,
@@ -125,7 +133,7 @@ AnswerFrom = Annotated[FreeText, Field(description="What the answer is made of."
 DialectName = Annotated[FreeText, Field(description="How the model writes what it wants done.")]
 Path = Annotated[str | None, ServerFile(), Field(description="A file to read.")]
 Early = Annotated[
-    bool, Field(description="Go on as soon as what is outstanding cannot change the outcome, and stop the rest.")
+    bool, Field(description="Continue as soon as the open branches cannot change the outcome, and cancel them.")
 ]
 StopOnVerified = Annotated[
     bool,
@@ -134,29 +142,31 @@ StopOnVerified = Annotated[
     ),
 ]
 Deadline = Annotated[
-    float | None, Field(gt=0.0, description="Seconds after which a round goes on with the branches that are done.")
+    float | None, Field(gt=0.0, description="Seconds after which a round continues with the finished branches.")
 ]
 MaxInputTokens = Annotated[
     int | None,
     TokenCount(),
     Field(
         gt=0,
-        description="Most tokens of the branches' texts that one call reads, shared evenly; longer texts are cut.",
+        description="Maximum number of tokens of the branches' texts in one call, shared evenly; longer texts are cut.",
     ),
 ]
-Threshold = Annotated[float, Field(description="The score from which on something counts.")]
-Records = Annotated[
-    tuple[tuple[float, ...], ...], Field(description="What is recorded of earlier runs, by which thresholds are set.")
-]
+Threshold = Annotated[float, Field(description="Threshold of a score.")]
+Records = Annotated[tuple[tuple[float, ...], ...], Field(description="Records of earlier runs, which set thresholds.")]
 Warmup = Annotated[
-    Count, Field(gt=0, description="Branches that run to their ends first; what they show decides about the others.")
+    Count,
+    Field(
+        gt=0,
+        description="Number of branches that run to their ends first; they decide about the others.",
+    ),
 ]
 Confidence = Annotated[float, Field(ge=0.0, le=1.0, description="Probability at which something counts as sure.")]
 Separator = Annotated[FreeText, Field(description="Between the branches' texts in the answer.")]
 OnFailure = Annotated[
     Literal["all", "best-effort"],
     Field(
-        description="What becomes of branches that fail. `best-effort`: they are left out. `all`: with the first that "
+        description="Handling of failed branches. `best-effort`: they are left out. `all`: with the first that "
         "fails it is one call."
     ),
 ]

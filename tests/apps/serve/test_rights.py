@@ -24,8 +24,7 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.rights import TEMPLATE_OWN, Rights, host_of
 from plait.runtime.client.request_preparation import Live
-from plait.runtime.driver.expander import Expander
-from plait.runtime.driver.plan_preparation import revised
+from plait.runtime.driver.expander import Expander, revised
 from plait.runtime.plugins.loader import PACKAGES, Plugins
 from plait.workers.scripted import Reply, Scripted
 from plait_server.errors import ApiError

@@ -111,7 +111,7 @@ def test_one_users_message_is_the_same_as_its_text(worker: Seen):
     ("options", "words"),
     [
         ({"messages": []}, "is empty"),
-        ({"messages": 3}, "no list of messages"),
+        ({"messages": 3}, "not a list of messages"),
         ({"messages": [{"role": "user", "content": "  "}]}, "no text"),
         ({"messages": [*ASKED[:3], {"role": "user", "content": "3 5 7 11 -> 24"}], "task": "countdown"}, "countdown"),
         ({"text": "x", "generation": {"logit_bias": {"a": 1}}}, "no token id"),
@@ -123,7 +123,7 @@ def test_one_users_message_is_the_same_as_its_text(worker: Seen):
             {"text": "x", "planner": "takeover", "generation": {"max_tokens": 5}},
             "no option 'max_tokens' for its answer",
         ),
-        ({"text": "x", "tools": [{"name": "a b"}]}, "no name of a function"),
+        ({"text": "x", "tools": [{"name": "a b"}]}, "not a function name"),
         ({"text": "x", "tools": ["f"]}, "'f'"),
         ({"text": "x", "tools": [{"name": "f"}], "tool_choice": "g"}, "tool_choice='g' must be"),
         ({"text": "x", "tool_choice": "required"}, "none were given in `tools`"),

@@ -136,7 +136,7 @@ async def test_scopes_within_scopes_count_turns_each_from_its_own_beginning() ->
 
     assert (await run(plan, budget=Budget(turns=20))).status == "done"
     assert len(said) == 2 and "turn 2 of at most 1" in said[0]
-    assert "turn 5 of at most 3" in said[1], "what was refused had its turn: otherwise a flow could go on asking for ever"
+    assert "turn 5 of at most 3" in said[1], "a refusal is a turn too: otherwise a flow could ask for ever"
 
 
 async def test_a_program_has_its_turns_counted() -> None:

@@ -385,9 +385,7 @@ async def test_a_run_of_a_planner_that_became_a_flow_is_refused_in_words(
     monkeypatch.setattr(f"{__name__}.Rewritten", Rounds)
     async with resumer(tmp_path / "left.plait") as orchestrator:
         (entry,) = entries(tmp_path / "left.plait")
-        with pytest.raises(
-            ConfigError, match=r"Rewritten' was no flow when plait \S+ began it, and is one now; start"
-        ):
+        with pytest.raises(ConfigError, match=r"Rewritten' was no flow when plait \S+ began it, and is one now; start"):
             await orchestrator.resume(entry.run)
         assert (await orchestrator.run("What?", planner=Drafts())).status == "done"
 

@@ -37,7 +37,7 @@ class Problem(Protocol):
         ...
 
     def record(self) -> dict[str, Any]:
-        """Return the fields of its line in a file of results."""
+        """Return its fields of a line in a file of results."""
         ...
 
 

@@ -1,7 +1,7 @@
 """What a request from outside may say: each field of a request and its plan has a row, each option of a plugin declares
 it (`plait.core.declarations`).
 
-One place for all doors (the server, MCP, rows of a batch). What nobody declared is refused, so a new field is closed
+One place for endpoints (the server, MCP, rows of a batch). Undeclared values are rejected, so a new field is closed
 until somebody decides about it. What the steps ask for at last, `plait.core.rights` holds once more when they are
 planned.
 """

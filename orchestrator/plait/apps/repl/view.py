@@ -76,9 +76,9 @@ class Screen:
         out.flush()
 
     def _console(self, stream: TextIO | None) -> Console:
+        colors = None if self.styled else True, "auto" if self.styled else None
         console = Console(file=stream, force_terminal=self.styled, width=self.width, highlight=False, emoji=False,
-                          no_color=None if self.styled else True,
-                          color_system="auto" if self.styled else None)  # fmt: skip
+                          no_color=colors[0], color_system=colors[1])  # fmt: skip
         console.push_render_hook(CleanOutput())
         return console
 

@@ -82,12 +82,12 @@ def _read(name: str, arguments: JsonValue) -> ReadCall:
 
 def _wrong(name: str, arguments: JsonValue) -> str:
     if not _NAME.fullmatch(name):
-        return f"{name!r:.80} is no name of a tool" if name else "the call names no tool"
+        return f"{name!r:.80} is not a tool name" if name else "the call names no tool"
     if not isinstance(arguments, dict):
         return "its arguments are not a JSON object: write them as one, whole"
     odd = next((key for key in arguments if not _ARGUMENT.fullmatch(key)), None)
     if odd is not None:
-        return f"{odd!r:.80} is no name of an argument"
+        return f"{odd!r:.80} is not an argument name"
     return f"its arguments are nested deeper than {DEEPEST} levels" if _deep(arguments) else ""
 
 

@@ -1,6 +1,6 @@
 """The context of a tool's call, and the question that a tool may put to a person.
 
-A function with a parameter annotated `ToolContext` is given one; the parameter is no part of the tool's schema.
+A function with a parameter annotated `ToolContext` is given one; the tool's schema does not contain the parameter.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class ToolContext:
         return Question(id=name, run=self.run, step=self.step, text=text, choices=tuple(choices))
 
     async def _put(self, question: Question) -> JsonValue:
-        raise Unanswered(f"nobody can be asked {question.text!r} here: run the tool through an orchestrator")
+        raise Unanswered(f"no one can answer {question.text!r} here: run the tool through an orchestrator")
 
     def _put_and_wait(self, question: Question) -> JsonValue:
-        raise Unanswered(f"nobody can be asked {question.text!r} here: run the tool through an orchestrator")
+        raise Unanswered(f"no one can answer {question.text!r} here: run the tool through an orchestrator")

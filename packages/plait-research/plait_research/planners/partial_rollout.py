@@ -68,7 +68,9 @@ class PartialRollout(ToolTurns):
         description="Number of turns of each line at which others branch off. If a line has fewer, the others "
         "start over.",
     )
-    n: N = Field(default=3, le=1000, description="Branches at once: lines that branch off at each of the positions.")
+    n: N = Field(
+        default=3, le=1000, description="Number of parallel branches: lines that branch off at each of the positions."
+    )
     fresh: Count = Field(
         default=1, ge=0, le=1000, description="Number of lines that start over, in addition to the first ones."
     )

@@ -31,7 +31,7 @@ class ToolTurns(Flow):
     """Options of planners whose model calls tools, turn by turn."""
 
     opening_prompt: ClassVar[str] = "turn"
-    """Name of the prompt whose template the model is told first, before its tools."""
+    """Name of the prompt whose template opens the system message, before the tools."""
 
     dialect: Dialect = Field(
         default="native",
@@ -40,15 +40,15 @@ class ToolTurns(Flow):
     )
     max_branches: MaxBranches = Field(
         default=8,
-        description="Most branches in all; those beyond are not run, here of the calls of one turn, and the model "
-        "gets a notice.",
+        description="Maximum number of branches in all; further ones are not run, here of the calls of one turn, and "
+        "the model gets a notice.",
     )
     observation_chars: ObservationChars = 8000
     rounds: Rounds = 12
 
     @property
     def opening(self) -> str:
-        """What the model is told first."""
+        """The start of the system message."""
         return getattr(self, self.opening_prompt).template or ""
 
 
@@ -61,7 +61,7 @@ class Turn:
     results: tuple[str, ...] = ()
     """Of its calls, in their order; empty before they are made."""
     ended: bool = True
-    """Without calls: the model has said all. Only lines of a text that goes on are not ended."""
+    """Whether the model has finished. `False` only for pieces of a text that the model continues."""
 
     @property
     def is_final(self) -> bool:
@@ -77,11 +77,11 @@ class ToolConversation:
     question: str
     options: ToolTurns
     thoughts: bool = True
-    """Keep what a turn says besides its calls. Off: turns with the same calls are the same."""
+    """Keep the text of a turn around its calls. Off: turns with the same calls are the same."""
     hidden: frozenset[str] = frozenset()
-    """Tools that the model is not told of, and that are not called if it calls them all the same."""
+    """Tools that the model does not see; calls of them are rejected."""
     _made: dict[str, CallHandle] = field(default_factory=dict[str, CallHandle])
-    """Calls that change nothing, by what they ask, those under way among them."""
+    """Calls without side effects, by their key, running ones included."""
     _functions: tuple[Function, ...] | None = None
     _written: dict[int, tuple[Turn, int, list[Message]]] = field(
         default_factory=dict[int, "tuple[Turn, int, list[Message]]"]
@@ -146,7 +146,7 @@ class ToolConversation:
         return list(map(self._key, one.calls)) == list(map(self._key, other.calls))
 
     def is_free_of_effects(self, turn: Turn) -> bool:
-        """Whether the calls of a turn may be made and then thrown away: their tools change nothing and ask nobody."""
+        """Whether the calls of a turn may be discarded after they ran: their tools have no side effects or approval."""
         known = {tool.name: tool for tool in self.ctx.brief.tools}
         specs = [known.get(call.name) for call in turn.calls]
         return all(spec is not None and not spec.side_effects and not spec.approve for spec in specs)
@@ -171,7 +171,7 @@ class ToolConversation:
     async def _call(
         self, ctx: Context, made: dict[str, CallHandle], asked: Mapping[str, CallRequest]
     ) -> dict[str, CallHandle]:
-        """Return calls that have ended: those that are made or under way, and new ones. A call of another line that
+        """Return ended calls: known, running and new ones. A call of another line that
         failed, or was given up with that line, is made again."""
         own = {key for key in asked if key not in made or (made[key].ended and not made[key].done)}
         made |= {key: ctx.call(call.name, **call.arguments) for key, call in asked.items() if key in own}
@@ -256,7 +256,7 @@ class ToolConversation:
 
 
 def render_call(call: CallHandle) -> str:
-    """Return what the model is told of a call that has ended."""
+    """Return the text of an ended call for the model."""
     if call.done:
         return as_text(call.value)
     error = call.error

@@ -136,14 +136,14 @@ def _count_votes(drafts: Sequence[Draft]) -> dict[str, int]:
 
 
 def _count_tokens(draft: Draft, text: str) -> int:
-    """Return the tokens of what is shown of a draft; four characters a token where nobody counted."""
+    """Return the tokens of what is shown of a draft; four characters a token if uncounted."""
     if draft.tokens > 0 and draft.text:
         return max(1, round(draft.tokens * len(text) / len(draft.text)))
     return (len(text) + 3) // 4
 
 
 def _split_tokens(wanted: Sequence[int], most: int) -> list[int]:
-    """Return how many tokens each draft may have, `max_branches` in all: small drafts whole, the others an even
+    """Return each draft's token limit, `max_branches` in all: small drafts whole, the others an even
     share."""
     shares = [0] * len(wanted)
     left, waiting = most, len(wanted)

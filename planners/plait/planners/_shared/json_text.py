@@ -19,7 +19,7 @@ _FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n?(.*?)(?:```|\Z)", re.DOTAL
 
 
 def read_object(text: str) -> JsonValue:
-    """Return the JSON object in a text, or `None` if there is none that can be made out.
+    """Return the JSON object in a text, or `None` if none can be parsed.
 
     Commas too many or missing, other quotes, comments and a text that was cut off are forgiven (json_repair). What the
     text says is never evaluated; nesting deeper than a few dozen levels is no object.

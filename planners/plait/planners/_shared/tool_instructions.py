@@ -1,4 +1,4 @@
-"""What a model is told of its tools, and how to call them turn by turn."""
+"""Instructions for a model: its tools, and how to call them turn by turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def to_functions(tools: Iterable[ToolSpec]) -> tuple[Function, ...]:
 
 
 def build_instructions(functions: Sequence[Function], dialect: Dialect) -> str:
-    """Return what a model is told of its functions and how to call them."""
+    """Return a model's instructions: its functions and how to call them."""
     return (_NATIVE if dialect == "native" else _ACTION).format(functions=list_functions(functions))
 
 

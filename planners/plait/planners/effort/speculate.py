@@ -37,9 +37,9 @@ class Speculate(ToolTurns):
     Without tools a step is a piece of the text up to `target.stop`, and has to be equal letter for letter. A call of a
     tool with side effects, or one that a person has to approve, is made only after the target has confirmed it.
 
-    How far to draft is weighed anew each round: the seconds and tokens of a step are those measured, the agreement q is
+    Each round decides again how far to draft: the seconds and tokens of a step are those measured, the agreement q is
     the mean of Beta(1 + agreed, 1 + differed). A round of k steps takes ((m - 1) a + t) / m seconds a step, where
-    m = (1 - q^k) / (1 - q), for seconds a of a draft's and t of a target's step; `price` says what tokens weigh.
+    m = (1 - q^k) / (1 - q), for seconds a of a draft's and t of a target's step; `price` is the weight of tokens.
 
     With `width` 2 and more, several drafts of each step are tried side by side, each with target steps of its own
     behind it: branches that hedge against a rejection, as SpecBranch has them within a token's reach (arXiv
@@ -83,8 +83,7 @@ class Speculate(ToolTurns):
         default=1.0,
         ge=0.0,
         le=1.0,
-        description="The score from which on something counts: the agreement from which a step has one draft and not "
-        "`width`.",
+        description="Threshold of a score: the agreement from which a step has one draft and not `width`.",
     )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
@@ -141,8 +140,8 @@ class Speculate(ToolTurns):
         ahead: Ahead,
         others: Sequence[Ahead] = (),
     ) -> list[Turn]:
-        """Draft the step after `done`, and return what the target makes of those behind it. `others`: drafts of the
-        same step that began before, of which an equal one goes on in its place."""
+        """Draft the step after `done`, and return the target's steps after it. `others`: drafts of the
+        same step that began before; an equal one continues in its place."""
         began = ctx.now()
         try:
             line = await self._ask(talk, done, self.draft, "draft")
@@ -159,7 +158,7 @@ class Speculate(ToolTurns):
         return await self._round(ctx, talk, pace, [*done, ahead.observed], window - 1)
 
     def _ask(self, talk: ToolConversation, done: Sequence[Turn], prompt: CallConfig, who: str) -> Trajectory:
-        # Both models have to end their steps at the same place, or no step of theirs would be equal.
+        # Both models have to end their steps at the same place, or no two steps would be equal.
         prompt = prompt.model_copy(update={"stop": self.target.stop})
         return talk.ask(done, prompt, label=f"{who}, step {len(done) + 1}")
 
@@ -193,7 +192,7 @@ class Mean:
 
 @dataclass(slots=True)
 class SpeculationRecord:
-    """How a run has gone so far."""
+    """Statistics of a run so far."""
 
     agreed: int = 0
     compared: int = 0
@@ -208,11 +207,11 @@ class SpeculationRecord:
         return f"{self.agreed} of {self.compared} drafted steps were right; the target was asked {self.asked} times"
 
     def branches(self, width: int, threshold: float) -> int:
-        """Return how many drafts a step has: `width`, or one where one is right often enough."""
+        """Return the number of drafts of a step: `width`, or one where one is right often enough."""
         return width if width > 1 and (1 + self.agreed) / (2 + self.compared) < threshold else 1
 
     def window(self, most: int, price: float) -> int:
-        """Return how many steps the next round shall have."""
+        """Return the number of steps of the next round."""
         if price == 0 or most == 1:
             return most
         if not (self.draft.count and self.target.count):

@@ -26,8 +26,8 @@ _MAX_BYTES = 16 << 20
 class Fixed(Planner):
     """Run the plan given by `path` or `graph` (one of them).
 
-    Inside the `op` of a step, `{{request}}` in a string stands for the request's text and `{{prompt}}` for the prompt
-    that the task makes of it. They are put in once and not read again. It is nobody's method, so it differs from none;
+    Inside the `op` of a step, `{{request}}` in a string becomes the request's text and `{{prompt}}` the task's prompt.
+    They are put in once and not read again. It is no published method, so it has no differences;
     the defaults are those of `Step` and `Sampling`.
     """
 
@@ -56,12 +56,12 @@ class Fixed(Planner):
         for i, step in enumerate(plan.steps):
             if step.expands:
                 raise PlanError(
-                    f"{source}: $.steps[{i}].expands: a fixed plan cannot expand, nobody would say into what; remove it"
+                    f"{source}: $.steps[{i}].expands: a fixed plan cannot expand, since it has no reader; remove it"
                 )
         return plan
 
     def _read(self) -> tuple[str, JsonValue]:
-        """Return what to call the plan in messages, and the plan unread."""
+        """Return the plan's name in messages, and the unparsed plan."""
         if (self.path is None) == (self.graph is None):
             raise PlanError("the planner `fixed` needs a plan: give its option `path` (a file) or `graph`, one of them")
         if self.path is None:

@@ -53,7 +53,7 @@ class Adaptive(Flow):
     arithmetic: Arithmetic = False
 
     def size(self) -> int:
-        """Return how many samples there may be."""
+        """Return the maximum number of samples."""
         return max(self.n, self.max_branches)
 
     async def run(self, ctx: Context, question: str) -> Answerable:

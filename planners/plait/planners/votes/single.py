@@ -20,7 +20,7 @@ __all__ = ["Single"]
 class Single(Planner):
     """Put the task to the model once and take what it writes.
 
-    Nobody's method: what the others differ from. Defaults: the model's own temperature, 512 tokens.
+    No published method: the baseline of the others. Defaults: the model's own temperature, 512 tokens.
     """
 
     answer: Annotated[CallConfig, Uses("question")] = Field(

@@ -70,7 +70,7 @@ class Grouping(ModelMerge):
         default=None,
         gt=0.0,
         le=1.0,
-        description="The score from which on something counts: two are the same at this probability (of a model "
+        description="Threshold of a score: two are the same at this probability (of a model "
         "with `judge.logprobs`) or cosine (of embeddings); 0.5 and 0.9 if left out.",
     )
     judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(

@@ -24,7 +24,7 @@ class ModelMerge(WithCallConfigs, Merge):
     observation_chars: Annotated[int, TokenCount()] = Field(
         default=8000,
         ge=1,
-        description="Most characters of one result that a model is shown: the last ones of a branch's text, where "
+        description="Maximum number of characters of one result in a prompt: the last ones of a branch's text, where "
         "the answer stands.",
     )
 

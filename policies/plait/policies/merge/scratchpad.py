@@ -46,7 +46,7 @@ class Scratchpad(Merge):
     observation_chars: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=1,
-        description="Most characters of one result that a model is shown: an observation; the rest is left out.",
+        description="Maximum number of characters of one result in a prompt: an observation; the rest is left out.",
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:

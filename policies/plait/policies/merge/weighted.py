@@ -62,8 +62,8 @@ class Weighted(Merge):
     warmup: Annotated[int, Free()] = Field(
         default=0,
         ge=0,
-        description="Branches that run to their ends first: their lowest-group scores set the threshold; 0: all "
-        "voters, by their own scores.",
+        description="Number of branches that run to their ends first: their lowest-group scores set the threshold; 0: "
+        "all voters, by their own scores.",
     )
     cap: float | None = Field(
         default=4.0,
@@ -98,7 +98,7 @@ class Weighted(Merge):
             floor = percentile(list(scores.values()), 100.0 - self.eta)
         kept, out = drop_ballots(roll, lambda ballot: scores[ballot.place] >= floor)
         if not kept.ballots:  # all of the warm-up may have failed the others' test: better a vote than none
-            return roll, ["the filter would have left nobody and is void"]
+            return roll, ["the filter would have left no ballot and is ignored"]
         return kept, [f"below {floor:.4g}: {format_names(out)}"] if out else []
 
 

@@ -53,7 +53,7 @@ class Redundant(Policy):
         default=0.8,
         gt=0.0,
         le=1.0,
-        description="The score from which on something counts: the similarity at which a branch is given up.",
+        description="Threshold of a score: the similarity at which a branch is given up.",
     )
     criterion: Annotated[str, CodeAddress()] = Field(
         default="steps",

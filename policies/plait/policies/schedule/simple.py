@@ -100,7 +100,7 @@ class Waves(Policy):
 
     fidelity = Fidelity("exact", paper="2401.10480")
 
-    n: int = Field(default=8, ge=1, description="Branches at once: those of one join in flight.")
+    n: int = Field(default=8, ge=1, description="Number of parallel branches: those of one join in flight.")
 
     def place(self, step: StepView, view: View) -> Defer | None:
         """Hold a branch of a join that has its number in flight."""

@@ -36,8 +36,7 @@ class Confident(StopRule):
     threshold: float = Field(
         default=-0.01,
         allow_inf_nan=False,
-        description="The score from which on something counts: the signal of a sure vote (of `entropy` its "
-        "negative), in nats.",
+        description="Threshold of a score: the signal of a sure vote (of `entropy` its negative), in nats.",
     )
     votes: int = Field(default=1, ge=1, description="Votes for one answer at which to stop: sure ones.")
 

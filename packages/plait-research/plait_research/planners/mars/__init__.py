@@ -95,7 +95,7 @@ class Mars(LearningPlanner, Flow):
     merge: MergeOption = Plugin(name="majority")
     records: Records = Field(
         default=(),
-        description="What is recorded of earlier runs, by which thresholds are set. Looks of lines that ended: five "
+        description="Records of earlier runs, which set thresholds. Looks of lines that ended: five "
         "features and whether the line switched. They teach beside the warm-up, which may then be short (`warmup=4`).",
     )
 

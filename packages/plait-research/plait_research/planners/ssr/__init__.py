@@ -82,7 +82,7 @@ class SSR(LearningPlanner, Flow):
     quorum: Quorum = Field(
         default=None,
         ge=1,
-        description="Branches that are enough; the others are then stopped. They must have the same "
+        description="Minimum number of finished branches; the rest are then cancelled. They must have the same "
         "answer: 1 takes the first path that ends, 2 the first two that agree. By default all.",
     )
     strategies: Annotated[tuple[Strategy, ...], Free()] = Field(

@@ -56,7 +56,9 @@ class DeepConf(Policy):
     lost_in = ("erring_votes", "votes_live")
 
     warmup: int = Field(
-        default=16, ge=1, description="Branches that run to their ends first: they set the threshold (N_init)."
+        default=16,
+        ge=1,
+        description="Number of branches that run to their ends first: they set the threshold (N_init).",
     )
     eta: float = Field(
         default=90.0,

@@ -52,7 +52,7 @@ class Route(RouteOptions):
     `criterion=features`: routing by difficulty (EllieSQL, arXiv 2503.22402). The planner whose expected worth is
     largest gets the request: the chance of a right answer less `fit.price` a token. The chance is a logistic regression
     on features of the request's text (length, numbers, names, questions, tools that it mentions, its words), fitted by
-    `plait learn route`. Where the task has a verifier, an answer that it finds wrong goes on to the next planner of the
+    `plait learn route`. Where the task has a verifier, an answer that it finds wrong passes to the next planner of the
     order that is worth most. Where it has none, the planner `fit.first` may answer first: its answer is read (its
     length, whether its sums are right, the numbers of the request that it leaves out, the share of the votes that it
     had), and stays or is replaced by another planner's, as in FrugalGPT (arXiv 2305.05176). Differs from the paper: a
@@ -145,7 +145,7 @@ class Route(RouteOptions):
         return options
 
     def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
-        """Return the planners with the run counted; nothing where it cannot be told which of them it was."""
+        """Return the planners with the run counted; nothing if the planner of the run is unknown."""
         if self.criterion != "record" or outcome.right is None:
             return {}
         worth = max(0.0, outcome.right - self.fit.price * outcome.tokens)

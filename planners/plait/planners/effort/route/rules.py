@@ -38,7 +38,7 @@ class BudgetFacts:
     most: int = 16
     """Most samples, probes included."""
     words: bool = True
-    """The model can be asked to refine: it reads prompts in words, and not those of its training alone."""
+    """Whether the model can refine: it follows instructions, not only the prompts of its training."""
     refinements: int = 0
     """Rounds in which the model refines one attempt: 0 for one that gains nothing from reading its own attempts."""
     threads: bool = False
@@ -76,11 +76,11 @@ class Signs:
 
 
 Way = tuple[Choice, int, str]
-"""A way to go on, how many samples or rounds it takes, and the reason."""
+"""A next step, its number of samples or rounds, and the reason."""
 
 
 def decide(signs: Signs, limits: BudgetFacts) -> Way:
-    """Return the way to go on: that of the first rule that holds."""
+    """Return the next step: that of the first rule that holds."""
     return next(ways(signs, limits))
 
 

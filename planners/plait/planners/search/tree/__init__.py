@@ -28,7 +28,7 @@ class Tree(TreeOptions):
 
     After Tree of Thoughts (arXiv 2305.10601), REBASE (arXiv 2408.00724), ETS (arXiv 2502.13575), LATS (arXiv
     2310.04406), DFSDT (arXiv 2307.16789) and particle filtering (arXiv 2502.01618). Differs from all of them: no depth
-    waits for another unless the search says so, equal states are merged, and no search sees the grader. The nodes
+    waits for another unless the search requires it, equal states are merged, and no search sees the grader. The nodes
     that are grown side by side race: which is chosen next depends on what has ended, so with `n` above one a seed does
     not fix the answer. Defaults: best-first by `Task.value`, 16 nodes at a time, 256 in all.
     """

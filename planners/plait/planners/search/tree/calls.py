@@ -26,7 +26,7 @@ next step. {end}{give_up}
 
 
 def tool_instructions(tools: Sequence[ToolSpec], until: str = "", give_up: str = "") -> str:
-    """Return what a model is told of its tools before the question, and how a path ends."""
+    """Return a model's instructions before the question: its tools, and how a path ends."""
     end = f"When the task is done, write the answer with the word `{until}` in it, without a call." if until else ""
     end = end or "When the task is done, write the answer without a call."
     dead = f" If this way cannot lead there, write `{give_up}`." if give_up else ""
@@ -34,7 +34,7 @@ def tool_instructions(tools: Sequence[ToolSpec], until: str = "", give_up: str =
 
 
 class Calls:
-    """Makes the tool calls that nodes ask for. A reading call is made once a run, whoever asks for it. `drop` cancels
+    """Makes the tool calls that nodes ask for. A reading call is made once a run, for all nodes. `drop` cancels
     what the tree has given up, before a call with side effects is made."""
 
     def __init__(self, ctx: Context, tree: SearchTree, drop: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Calls:
         try:
             return as_text(await made)
         except StepFailed as failed:
-            # Neither is the tool's fault: there is nobody left to read an observation.
+            # Neither is the tool's fault: no node is left to read an observation.
             if node.outcome == "pruned" or failed.failure.kind == "BudgetExceeded":
                 raise
             return f"the call failed: {failed.failure.message}"
@@ -90,7 +90,7 @@ def strip_call(step: str) -> str:
 
 
 def _last_call(step: str) -> str | None:
-    """Return what stands in a step's last call."""
+    """Return the text of a step's last call."""
     start = step.rfind(OPEN)
     if start < 0:
         return None

@@ -43,12 +43,12 @@ class TreeOptions(Flow):
         default=None,
         ge=1,
         le=1_000,
-        description="Branches of one line of reasoning: as many are asked of the model in one call (`plan`). By "
+        description="Branches of one trajectory: as many are asked of the model in one call (`plan`). By "
         "default a call writes one child (`step`), or five with a search that has lists.",
     )
     until: FreeText = Field(
         default="",
-        description="A step that has this text in it (case apart) ends its path, besides the model's own end.",
+        description="A step that has this text in it (case apart) ends its path, in addition to the model's own end.",
     )
     give_up: FreeText = Field(
         default="",
@@ -57,7 +57,7 @@ class TreeOptions(Flow):
     quorum: Count | None = Field(
         default=None,
         ge=0,
-        description="Branches that are enough; the others are then stopped: answers that score at least "
+        description="Minimum number of finished branches; the rest are then cancelled: answers that score at least "
         "`threshold`. 0: never; by default as the search has it.",
     )
     threshold: Threshold = Field(default=0.0, ge=0.0, le=1.0)

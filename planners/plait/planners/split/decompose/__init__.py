@@ -77,13 +77,13 @@ _SCORES: dict[Tier, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
 class Decompose(Flow):
     """Intra-query parallelism with the schema and rules of PARALLELPROMPT (Kolawole et al., arXiv 2506.18728).
 
-    Steps: a prompt without any sign of several pieces is one call at once, and no model is asked about it. Otherwise
+    Steps: a prompt without any sign of several pieces is one call at once, without an extraction. Otherwise
     `extract` asks for `{template, context, data | n, category}`; what it writes is checked by rules; `item-1` …
     `item-n` are answered at the same time, and `text` puts them together in the order of the pieces. A split that is
-    not sound, less sure than `threshold`, or fails is one call, `direct`; `why` says so.
+    not sound, less sure than `threshold`, or fails is one call, `direct`; `why` reports it.
 
     Differs from the original, a benchmark whose splits were extracted beforehand by a large model: extraction is part
-    of the run, behind a free look for signs of several pieces; pieces and context must stand in the prompt, and a
+    of the run, behind a free look for signs of several pieces; pieces and context must occur in the prompt, and a
     number must be said there; what is written n times over is varied by a seed and a line in each prompt, not by a seed
     alone (the same answer n times is the known weakness); pieces that depend on one another are not split at all.
     Temperature 0.7 and 1,000 tokens for a piece by default, as there.
@@ -111,7 +111,7 @@ class Decompose(Flow):
         default=0.5,
         ge=0.0,
         le=1.0,
-        description="The score from which on something counts: how sure a split must be. A count, a list, two "
+        description="Threshold of a score: how sure a split must be. A count, a list, two "
         'questions or a word for several in the prompt score 1; commas, "for each", a plural before a colon, '
         "translation and its like, or three pieces 0.5; any other sound split 0.",
     )

@@ -98,8 +98,8 @@ class Split(Frozen):
 
 
 def find_signals(prompt: str) -> frozenset[str]:
-    """Return what in a prompt hints at several pieces, by name. Without any hint it cannot be split, and no model need
-    be asked."""
+    """Return the names of the signs of several pieces in a prompt. Without any, it cannot be split, and no model call
+    is needed."""
     text = prompt[:MAX_CHARS]
     cues = {name for name, pattern in _PATTERNS.items() if pattern.search(text)}
     if sum(1 for _ in islice(_ITEM.finditer(text), 2)) == 2:
@@ -111,7 +111,7 @@ def find_signals(prompt: str) -> frozenset[str]:
 
 
 def find_faults(split: Split, prompt: str, most: int) -> list[str]:
-    """Return what is wrong with a split, in words; none if it can be run.
+    """Return the faults of a split, with explanations; empty if it can run.
 
     Beyond the published rules (data or n and not both, at least two, the placeholders there) a split must be of this
     prompt: pieces and context in its words, and no more pieces than `max_branches`.
@@ -173,7 +173,7 @@ def choose_tier(split: Split, hints: Set[str]) -> Tier:
 
 
 def read_split(value: JsonValue) -> Split | str:
-    """Return the split that a model's JSON says, or why it is none. Numbers as pieces become text, `null` and empty
+    """Return the split in a model's JSON, or why it is invalid. Numbers as pieces become text, `null` and empty
     fields are left out, an object inside a list of one is taken out of it."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]

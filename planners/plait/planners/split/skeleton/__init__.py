@@ -31,12 +31,12 @@ class Skeleton(Flow):
     Steps: `route` asks whether the answer is a list of independent points (A), a list whose points build on one another
     (B) or no list (C). Only A is split: `skeleton` writes 3 to 10 points of three to five words, `point-1` … `point-n`
     write one or two sentences each at the same time, and `text` puts them together. Everything else, a skeleton that
-    cannot be read or has too few points, and a router or skeleton that fails, is one call, `direct`; `why` says so.
+    cannot be read or has too few points, and a router or skeleton that fails, is one call, `direct`; `why` reports it.
 
     Differs from the original: numbers count only at the start of a line; sub-points are not folded in; a point that
-    fails leaves its heading, and the answer goes on; the prompts of all points differ in their last lines only, so a
+    fails leaves its heading, and the answer continues; the prompts of all points differ in their last lines only, so a
     prefix cache reads question and skeleton once. The start of each answer (`1.`, then the point's heading) is written
-    for the model, and in a chat also asked for in words, since not every server takes the start of a turn. Defaults:
+    for the model, and in a chat the prompt also requests it, since not every server takes a started turn. Defaults:
     temperature 0 and blank lines between points, as there.
     """
 
@@ -152,5 +152,5 @@ class Skeleton(Flow):
 
 
 def _begin(prompt: CallConfig, ours: str) -> str:
-    """Return what the model's turn begins with: ours, unless the prompt says something, which may be nothing."""
+    """Return the start of the model's turn: the default, unless the prompt sets one, which may be empty."""
     return ours if prompt.begin is None else prompt.begin

@@ -77,7 +77,7 @@ def read_points(text: str, most: int, cut: bool = False) -> list[Point]:
     """Return the points of a skeleton, at most `max_branches`, the first of each number, in the order of their numbers.
 
     After Skeleton-of-Thought (arXiv 2307.15337) the assistant's text was begun with `1.`; whether the model repeats
-    that or goes on from it is seen from what it wrote. Unlike the published expression, a number counts only at the
+    that or continues it is seen from what it wrote. Unlike the published expression, a number counts only at the
     start of a line ("about 3.5 ideas" is no point 3) and sub-points (`1.1.`) are none. With `cut` the text was ended by
     a limit, and its last line, if it is not complete, is left out.
     """
@@ -87,7 +87,7 @@ def read_points(text: str, most: int, cut: bool = False) -> list[Point]:
     first = next((line for line in lines if line.strip()), "")
     two = any(_has_number(line, 2) for line in lines) or {"2", "3"} <= {mark[1] for mark in _INLINE.finditer(first)}
     if two and _NUMBERED.fullmatch(first.strip()) is None and not any(_has_number(line, 1) for line in lines):
-        lines[lines.index(first)] = f"1. {first.strip()}"  # it goes on from the `1.` that was written for it
+        lines[lines.index(first)] = f"1. {first.strip()}"  # it continues the `1.` that was written for it
     points: dict[int, str] = {}
     for line in lines:
         numbered = _NUMBERED.fullmatch(line.strip())

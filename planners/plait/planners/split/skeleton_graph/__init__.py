@@ -28,7 +28,7 @@ class SkeletonGraph(Planner):
     Steps: `graph` writes one line for each sub-problem, with its difficulty (1 to 5) and the sub-problems it needs;
     `part-1` … `part-n` work on them, each reading the question, its own line and the answers of those it needs, and
     starting when these are there, while the list is still being written; `text` puts the parts together in order.
-    A list of fewer than `min_branches` lines, or a graph that fails, is one call, `direct`; `why` says so.
+    A list of fewer than `min_branches` lines, or a graph that fails, is one call, `direct`; `why` reports it.
 
     The difficulty chooses between two ways to ask, `part` and `hard`, with the threshold of SCALE (arXiv 2512.00466:
     scores in [0, 1] above 0.5 get the slow way of thinking), here of (difficulty - 1) / 4. Differs from the papers,
@@ -123,7 +123,7 @@ class SkeletonGraph(Planner):
         return asker.step(f"part-{part.number}", (*pieces, *prompt.parts(default, text=part.text)), prompt, label=label)
 
     def ending(self, asker: Asker, text: GraphText) -> Plan:
-        """Return what puts the parts together; or the one call, if there are too few."""
+        """Return the plan that joins the parts; or the one call, if there are too few."""
         parts = sorted(text.parts.values())
         if len(parts) < self.min_branches:
             note = f"one call: {len(parts)} sub-problems, {self.min_branches} are wanted"
@@ -167,7 +167,7 @@ class _GraphReader:
 
 
 def _depth(parts: Mapping[int, Part]) -> int:
-    """Return how many sub-problems there are along the longest chain of needs."""
+    """Return the number of sub-problems on the longest chain of needs."""
     depth: dict[int, int] = {}
     for number, part in parts.items():  # in the order in which they were written: needs come first
         depth[number] = 1 + max((depth[need] for need in part.needs), default=0)

@@ -1,7 +1,7 @@
-"""Planner `threads`: a model that spawns threads of reasoning, and goes on with what they found.
+"""Planner `threads`: a model that spawns threads of reasoning, and continues with their results.
 
 One controller for all dialects of spawn and join. A line of reasoning is generated until it ends in a spawn list; a
-thread is run for each item; their texts are appended, and the line goes on. The words are in the dialect's table.
+thread is run for each item; their texts are appended, and the parent continues. Its texts are in the dialect's table.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Threads(Planner):
         default=CallConfig(),
         description="A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its "
         "template takes the place of the dialect's, for a model that was trained with an instruction of its own, such "
-        "as the one in NPR's repository; `{opening}` stands for the dialect's: `Sub Call Budget: 3 {opening}` asks a "
+        "as the one in NPR's repository; `{opening}` is the dialect's: `Sub Call Budget: 3 {opening}` asks a "
         "model of APR for 3 threads.",
     )
     part: Annotated[CallConfig, Uses("header")] = Field(
@@ -84,21 +84,21 @@ class Threads(Planner):
         default=None,
         ge=1,
         le=64,
-        description="Branches at once: threads a round; the prompt asks for as many where it can. Default: the "
-        "dialect's.",
+        description="Number of parallel branches: threads a round; the prompt asks for as many where it can. Default: "
+        "the dialect's.",
     )
     max_branches: MaxBranches = Field(
         default=256,
-        description="Most branches in all; those beyond are not run. Nested threads count too, in the order "
-        "in which they are spawned. A resumed run starts counting at zero.",
+        description="Maximum number of branches in all; further ones are not run. Nested threads count too, in the "
+        "order in which they are spawned. A resumed run starts counting at zero.",
     )
     rounds: Count | None = Field(
         default=None,
         ge=1,
-        description="Most rounds, of which each reads what the one before it came to. Default: the dialect's.",
+        description="Maximum number of rounds. Each reads the results of the one before. Default: the dialect's.",
     )
     depth: Count | None = Field(
-        default=None, ge=0, description="Most steps below one another: threads within threads. Default: the dialect's."
+        default=None, ge=0, description="Maximum depth: threads within threads. Default: the dialect's."
     )
     budget: Annotated[Budget | None, Free()] = Field(
         default=None, description="Limits on each thread of the parent, the threads that it spawns included."
@@ -283,7 +283,7 @@ class Threads(Planner):
             after=after,
             before=before,
             chat=chat,
-            # The context that a leg goes on from belongs to its seed: legs of two threads have equal names.
+            # The context that a leg continues belongs to its seed: legs of two threads have equal names.
             seed=derive(brief.request.seed, "threads", after or "", place.name),
             stop=stop,
             keep_stop=bool(stop),
@@ -305,7 +305,7 @@ class Threads(Planner):
         )
 
     def _opening(self, brief: PlanningContext, own: bool = False) -> str:
-        """Return what the parent begins with; with `own` as the dialect has it, which reads it later."""
+        """Return the parent's prompt; with `own` as the dialect has it, which reads it later."""
         question = brief.task.render("threads", self._width)
         ours = self.table.opening(question, brief.request.text)
         template = self.answer.template or ""
@@ -340,7 +340,7 @@ class Threads(Planner):
         return place.round <= self._rounds and len(place.path) <= self._nesting and self._count_spawnable(brief) > 0
 
     def _count_unclosed(self, memo: Memo, text: str) -> int:
-        """Return how many paths a thread that nests is in the midst of, where it was stopped at the end of one of them;
+        """Return the number of open paths of a thread that nests, where it was stopped at the end of one of them;
         negative where it ended itself, or was not stopped so."""
         end = next((stop for stop in self.table.child_stop if text.rstrip().endswith(stop)), None)
         if end is None or not self.table.nesting or not end.startswith("</"):

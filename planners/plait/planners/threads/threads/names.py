@@ -52,7 +52,7 @@ class Memo(Frozen):
     notes: str = ""
     """State of the dialect (`Dialect.remember`)."""
     after: str = ""
-    """The step whose context goes on after the join, if it is not the leg that spawned."""
+    """The step whose context continues after the join, if it is not the leg that spawned."""
     before: str = ""
     """Text before which that context ends (`ModelCall.before`)."""
 

@@ -13,7 +13,7 @@ _SHOWN = 4
 
 
 def preflight(table: Dialect, encode: Callable[[str], Sequence[int]], opening: str | None = None) -> tuple[str, ...]:
-    """Return warnings, in words, about running a dialect on a model.
+    """Return warnings about running a dialect on a model.
 
     `encode` gives a text's token ids, without special tokens around them. `opening` is a short prompt as the model's
     chat template renders it: empty if the model has no template, `None` if it was not looked up.

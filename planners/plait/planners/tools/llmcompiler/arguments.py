@@ -50,7 +50,7 @@ class Argument:
 
 @dataclass(slots=True)
 class Arguments:
-    """All arguments of a task, in order, with the text they stand in and what had to be repaired."""
+    """All arguments of a task, in order, with their text and its repairs."""
 
     items: list[Argument]
     raw: str
@@ -63,11 +63,11 @@ class Arguments:
 
 
 class _Odd(Exception):
-    """The text is no list of arguments."""
+    """The text is not a list of arguments."""
 
 
 def opens(text: str, at: int, before: str = "(") -> bool:
-    """Whether the quote at `text[at]` opens a string: only where a value can start. `before` stands for what comes
+    """Whether the quote at `text[at]` opens a string: only where a value can start. `before` is the text that comes
     before the text."""
     at -= 1
     while at >= 0 and text[at] in " \t\r\n":
@@ -245,7 +245,7 @@ class _Parser:
                 at -= 1
                 break
             depth += 1 if char in "([{" else -1 if char in ")]}" else 0
-            # A bracket that closes what nobody opened is part of the text.
+            # A bracket that closes without an opening one is part of the text.
             if depth < 0:
                 depth = 0
         else:
@@ -272,7 +272,7 @@ class _Parser:
 
 
 def _unescape(text: str) -> str:
-    """Put in the characters that escapes stand for. An escape nobody knows stays as it is."""
+    """Replace escapes by their characters. An unknown escape stays."""
     return _ESCAPE.sub(_escaped, text) if "\\" in text else text
 
 

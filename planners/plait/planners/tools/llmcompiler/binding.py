@@ -1,6 +1,6 @@
 """From a task as a model wrote it to the arguments of a call: names for positions, steps for references.
 
-A reference to a task that is not there is an error, and so is a call that does not fit its tool's schema: neither is
+A reference to a missing task is an error, and so is a call that does not fit its tool's schema: neither is
 run. Tool results play no part here: the machine puts them in later, once.
 """
 

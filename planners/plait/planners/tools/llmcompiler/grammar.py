@@ -24,7 +24,7 @@ __all__ = ["LINES", "MOST_TOOLS", "grammar"]
 LINES = 16
 """Tasks of a plan whose references are checked while they are written; later ones may refer to any of these."""
 MOST_TOOLS = 64
-"""Beyond so many a grammar has more than 100,000 characters: plans are then asked for in words alone."""
+"""Limit of tools: beyond it a grammar has more than 100,000 characters, so the prompt alone describes plans."""
 _DEEPEST = 4
 """Lists in lists beyond are any JSON."""
 _COMMON = r"""
@@ -73,7 +73,7 @@ class _Kinds:
         self._bodies: dict[str, str] = {}
 
     def name(self, schema: Mapping[str, JsonValue], depth: int = 0) -> str:
-        """Return the name of the rule of a schema's values; `@` in it stands for the line."""
+        """Return the name of the rule of a schema's values; `@` in it is replaced by the line."""
         body = self._body(schema, depth)
         return self._bodies.setdefault(body, f"kind-{len(self._bodies)}-@")
 

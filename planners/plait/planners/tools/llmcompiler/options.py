@@ -1,4 +1,4 @@
-"""Options of the planner `llmcompiler`, and the steps that they make: of a plan, and of what is said at its end."""
+"""Options of the planner `llmcompiler`, and the steps that they make: of a plan, and of its conclusion."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LLMCompilerOptions(Planner):
     plan: Annotated[CallConfig, Uses("instructions", "tools", "join")] = Field(
         default=CallConfig(thinking="off", max_tokens=1024, temperature=0.0, stream=True, form="calls"),
         description="Writes a plan. Its template holds the instructions, such as the authors' own with examples: "
-        "`{instructions}` stands for ours, `{tools}` for the numbered list of tools, `{join}` for the number of the "
+        "`{instructions}` is the default text, `{tools}` the numbered list of tools, `{join}` the number of the "
         "join. The question and earlier plans follow. `form=calls`: the engine allows nothing but a plan that calls "
         "the tools there are, with arguments as they are typed and references to earlier tasks; where it cannot, or "
         "there are more than 64 tools, the words alone ask for that. `form=none`: it may write anything.",
@@ -42,15 +42,15 @@ class LLMCompilerOptions(Planner):
     joiner: Annotated[CallConfig, Uses("instructions", "replan")] = Field(
         default=CallConfig(thinking="off", max_tokens=512, temperature=0.0),
         description="Reads what the tasks observed, and answers or asks for another plan. In its template "
-        "`{instructions}` stands for ours, `{replan}` for the words on another plan. The question and the "
+        "`{instructions}` is the default text, `{replan}` the words on another plan. The question and the "
         "observations follow.",
     )
     dialect: Literal["lines", "native"] = Field(
         default="lines",
         description="How the model writes what it wants done. `lines`: numbered tasks. `native`: the tools are also "
         "offered as functions that the model calls by itself (OpenAI's `tools`), all in one turn, for models trained "
-        'to call functions that way. The first call is task 1; `"$1"` as an argument stands for its result. A server '
-        "that takes no functions is asked for lines alone, and says so in the log. `plan.form` is then left out.",
+        'to call functions that way. The first call is task 1; `"$1"` as an argument is its result. A server '
+        "without functions gets the text form alone, with a line in the log. `plan.form` is then left out.",
     )
     max_tools: MaxTools = Field(
         default=None,
@@ -63,7 +63,7 @@ class LLMCompilerOptions(Planner):
     observation_chars: ObservationChars = None
     on_failure: Literal["all", "any-end"] = Field(
         default="any-end",
-        description="What becomes of branches that fail. `any-end`: the joiner reads what a task failed with. "
+        description="Handling of failed branches. `any-end`: the joiner reads what a task failed with. "
         "`all`: the first failure ends the run.",
     )
     answer_from: Literal["joiner", "last-task"] = Field(

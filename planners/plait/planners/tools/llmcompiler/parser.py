@@ -78,7 +78,7 @@ class _Open:
 class PlanText:
     """Takes a plan's text in pieces and gives each task as soon as its line, or its last line, is complete.
 
-    The first join ends the plan, as does the mark for its end. `repairs` says what had to be forgiven.
+    The first join ends the plan, as does the mark for its end. `repairs` lists the corrections.
     """
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class PlanText:
         return not task.quote or (len(head["id"]) <= 6 and int(head["id"]) > task.id)
 
     def _give_up(self) -> Iterator[PlanTask]:
-        """End the open task at the end of its first line, and read its other lines anew."""
+        """End the open task at the end of its first line, and read its other lines again."""
         task = self._open
         assert task is not None
         self._open = None
@@ -313,7 +313,7 @@ def _walk(task: _Open, line: str, at: int) -> None:
 
 
 def _leave_string(task: _Open, line: str, at: int) -> int:
-    """Look for the end of the open string from `at` on; return where to go on after it."""
+    """Look for the end of the open string from `at` on; return the offset after it."""
     quote = task.quote
     if len(quote) == 3:
         end = line.find(quote, at)

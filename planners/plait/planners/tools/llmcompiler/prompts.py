@@ -68,7 +68,7 @@ def plan_prompt(
 
 
 def replan_end(thought: str, errors: Sequence[str]) -> str:
-    """Return what comes between the earlier plans and the new one."""
+    """Return the text between the earlier plans and the new one."""
     text = f"\nThought: {thought}\n" if thought else ""
     if errors:
         text += "\nThese lines of the plan could not be run:\n" + "".join(f"- {error}\n" for error in errors)

@@ -21,7 +21,7 @@ _JSON = re.compile(r"\s*(?:```(?:json)?\s*)?[\[{]")
 _REFERENCE = re.compile(r"\$(?:[0-9]{1,6}|\{[0-9]{1,6}\})")
 _SHOWN = 200
 MAX_CHARS = 1_000_000
-"""Most characters that are held back as possible JSON; a longer text is no list of calls."""
+"""Maximum number of characters held back as possible JSON; a longer text is not a list of calls."""
 
 
 class Misread(NamedTuple):
@@ -49,10 +49,10 @@ class NativeCalls:
         self._next = after + 1
         self._held = ""
         self._json: bool | None = None
-        """Whether the text begins as JSON; `None` until that can be told."""
+        """Whether the text begins as JSON; `None` while unknown."""
 
     def feed(self, delta: str) -> str:
-        """Take the next piece and return what the parser is to read now."""
+        """Take the next piece and return the text for the parser."""
         self._held += delta
         if self._json is None:
             if not self._held.strip(" \t\r\n`json"):
@@ -108,7 +108,7 @@ class NativeCalls:
 
 
 def _format_argument(value: JsonValue) -> str:
-    """Return an argument as plans write it; a text that is nothing but a reference stands for the value itself."""
+    """Return an argument as plans write it; a text that is only a reference means the value itself."""
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=True)

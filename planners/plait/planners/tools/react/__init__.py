@@ -74,14 +74,14 @@ class React(ReactOptions):
         return turn
 
     async def _select_tools(self, ctx: Context, question: str) -> list[ToolSpec]:
-        """Return the tools that the model is told of at first."""
+        """Return the tools that the model sees first."""
         tools = ctx.brief.tools
         if self.max_tools is None or len(tools) <= self.max_tools:
             return list(tools)
         return list(read_found_tools(await ctx.call(MORE_TOOLS, query=question, k=self.max_tools), tools))
 
     async def _make_calls(self, ctx: Context, turn: Trajectory, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
-        """Make the calls of a turn that was voted for, and return what a turn comes to whose calls its reader made."""
+        """Make the calls of a turn that was voted for, and return the value that a reader would make of the turn."""
         wanted = [call for call, fate in calls if fate == "run"]
         made = [ctx.call(call.name, **call.arguments) for call in wanted]
         await ctx.gather(*made, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What a conversation has called so far, and what the model is told of it."""
+"""The calls of a conversation, and the model's messages about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIRING = 3
 
 @dataclass(frozen=True, slots=True)
 class KnownCalls:
-    """The first `count` calls of which the results are known."""
+    """The first `count` calls with known results."""
 
     results: Mapping[str, tuple[int, str]]
     count: int
@@ -63,7 +63,7 @@ class Ledger:
     """Whole results, by id."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
     tired: bool = False
-    """The model repeats itself, and was told."""
+    """Whether the model repeats itself and has been warned."""
     cut: bool = False
     """A result was cut, so that `more` makes sense."""
     _functions: tuple[int, tuple[Function, ...]] | None = None
@@ -73,7 +73,7 @@ class Ledger:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """What the model may call: the same tuple while no more tools are told of."""
+        """The functions that the model may call: the same tuple until more tools are added."""
         if self._functions is None or self._functions[0] != len(self.told):
             self._functions = len(self.told), self._list_functions()
         return self._functions[1]
@@ -93,7 +93,7 @@ class Ledger:
         return [tool_search_spec(hidden)] if hidden else []
 
     def _add_found_tools(self, value: str) -> str:
-        """Take the tools that `more_tools` found, and return them as the model is told of them. Those that this flow
+        """Take the tools that `more_tools` found, and return their descriptions for the model. Tools that this flow
         may not call are left out."""
         tools = read_found_tools(loads(value), self.brief.tools)
         self.told += [tool for tool in tools if tool not in self.told]
@@ -106,7 +106,7 @@ class Ledger:
         return {"first": self.next, "ledger": self.name, "known": [len(self.before), len(self.results)]}
 
     def known(self, epoch: int, count: int) -> KnownCalls:
-        """Return what was known at a turn, by its `state`."""
+        """Return the known calls at a turn, by its `state`."""
         return KnownCalls(self.before[epoch] if epoch < len(self.before) else self.results, count)
 
     def calls(self, value: JsonValue) -> list[tuple[CallRequest, str]]:
@@ -122,7 +122,7 @@ class Ledger:
         answers: list[tuple[CallRequest, str]] = []
         now: dict[str, CallOutcome] = {}
         changed = False
-        # What cannot be read has no name and no number; the model is told of it as text.
+        # What cannot be read has no name and no number; the model gets it as text.
         for call, fate in ((call, fate) for call, fate in calls if fate != "unread"):
             # A call that is not made is numbered too: the reader counted it while the turn was written.
             self.next += 1
@@ -207,12 +207,12 @@ class Ledger:
 
 
 def read_answer(value: JsonValue) -> str:
-    """Return what an agent answered."""
+    """Return an agent's answer."""
     return split_reasoning(as_text(value))[1].strip()
 
 
 def _text(value: JsonValue) -> str:
-    """Return what the model wrote in a turn, from the turn's value."""
+    """Return the model's text of a turn, from the turn's value."""
     match value:
         case {"text": str() as text, "results": dict()}:
             return text

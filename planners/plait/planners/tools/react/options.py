@@ -73,7 +73,7 @@ def classify_calls(
     most: int,
     ours: Iterable[str],
 ) -> list[tuple[CallRequest, str]]:
-    """Return what becomes of each call: `run`; `same` as an earlier one that changes nothing, of this turn or (`known`)
+    """Return the fate of each call: `run`; `same` as an earlier one that changes nothing, of this turn or (`known`)
     another; `ours`: it is no tool but a function of the planner; `limit`: too many; `unread`."""
     lasting = {spec.name for spec in tools if spec.side_effects}
     seen, names, count = set[str](), frozenset(ours), 0

@@ -72,7 +72,7 @@ def cut(text: str, most: int, name: str) -> str:
 
 
 def slice_of(text: str, arguments: object, most: int) -> str:
-    """Return the part of a result that a call of `more` asks for, or why there is none."""
+    """Return the part of a result that a call of `more` requests, or the reason why it is missing."""
     match arguments:
         case {"start": int() as start, "end": int() as end} if 0 <= start < end:
             part = text[start : min(end, start + most)]

@@ -38,10 +38,10 @@ class Workflow(Flow):
     `plan-1` writes a plan as JSON: calls, `if`, `foreach`, `while` with a limit, `review`. It is checked whole, against
     the tools' schemas; all faults go back with candidates, and the model rewrites the steps that have them. A repair
     that does not lower the number of faults is dropped and is the last. Then the steps run, each as soon as its inputs
-    are there; calls that change the world in the order in which they are written. Of many tools the model is told of
+    are there; calls that change the world in the order in which they are written. Of many tools the model sees
     those nearest to the question and may ask for more. Plans that ran go into a library, if there is one.
 
-    Differs from the originals: nothing is trained; plans are data, not code; every fault is told at once.
+    Differs from the originals: nothing is trained; plans are data, not code; every fault is reported at once.
     Defaults: 12 tools shown, 2 repairs, greedy.
     """
 
@@ -61,7 +61,7 @@ class Workflow(Flow):
     max_tools: MaxTools = SHOWN
     rounds: Rounds = Field(
         default=3,
-        description="Most rounds, of which each reads what the one before it came to: in all but the last the model "
+        description="Maximum number of rounds. Each reads the results of the one before: in all but the last the model "
         "may ask for more tools in place of a plan.",
     )
     repairs: Repairs = 2
@@ -197,5 +197,5 @@ class Writer:
 
 
 def _render_result(ended: StepHandle[object] | BaseException) -> str:
-    """Return what became of a node, as a model reads it."""
+    """Return a node's result as text for a model."""
     return f"failed: {ended}" if isinstance(ended, BaseException) else as_text(ended.value)

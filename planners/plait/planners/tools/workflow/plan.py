@@ -93,7 +93,7 @@ class WorkflowNode:
     blocks: tuple[tuple[WorkflowNode, ...], ...] = ()
     """The bodies: of `if` what is done if it holds, and else."""
     after: tuple[str, ...] = ()
-    """Nodes that must have ended, though no value of theirs is used."""
+    """Nodes that must have ended, though their values are unused."""
 
     @property
     def own(self) -> tuple[JsonValue, ...]:
@@ -148,7 +148,7 @@ def walk_nodes(nodes: Sequence[WorkflowNode]) -> Iterator[WorkflowNode]:
 
 
 def references(value: JsonValue) -> list[WorkflowRef]:
-    """Return the references in a value, texts with `{$name}` in them included; `$$` stands for a dollar.
+    """Return the references in a value, texts with `{$name}` in them included; `$$` is a dollar.
 
     >>> [str(each) for each in references(["$a.rows[0]", "the {$b.x}", "$$5"])]
     ['$a.rows.0', '$b.x']
@@ -285,7 +285,7 @@ _READERS: dict[Kind, Callable[[Mapping[str, JsonValue], WorkflowNode], tuple[str
 
 
 def wrong_condition(value: JsonValue, depth: int = 0) -> str:
-    """Return what is wrong with a condition, or nothing."""
+    """Return the fault of a condition, or an empty text."""
     match value:
         case _ if depth > DEEPEST:
             return f"conditions are nested deeper than {DEEPEST}"
@@ -321,7 +321,7 @@ def apply_repair(plan: WorkflowPlan, reply: JsonValue, faults: Sequence[Workflow
     are replaced; nodes that could not be read are added. `None` if the reply holds no repair that applies."""
     if not isinstance(reply, dict):
         return None
-    if isinstance(reply.get("steps"), list):  # all anew
+    if isinstance(reply.get("steps"), list):  # a whole new plan
         return parse(reply) if any(not fault.node and fault.kind == "form" for fault in faults) else None
     given = reply.get("replace", {})
     bad = {fault.node for fault in faults}

@@ -58,7 +58,7 @@ def plan_prompt(
     hidden: int,
     examples: Sequence[tuple[str, JsonValue]] = (),
 ) -> str:
-    """Return what is asked for a plan. `hidden`: tools that the model is not told of. `examples`: questions with
+    """Return the prompt for a plan. `hidden`: tools that the model does not see. `examples`: questions with
     plans."""
     shown = "".join(f"\nQuestion like it: {asked}\nIts plan: {_json(made)}\n" for asked, made in examples)
     more = _MORE.format(more=MORE_TOOLS, hidden=hidden) if hidden else ""
@@ -71,7 +71,7 @@ def list_tools(tools: Sequence[ToolSpec]) -> str:
 
 
 def tool_row(spec: ToolSpec) -> dict[str, JsonValue]:
-    """Return what a model is told of a tool."""
+    """Return a tool's description for a model."""
     returns: dict[str, JsonValue] = {"returns": spec.returns} if spec.returns else {}
     return {"name": spec.name, "description": spec.description, "args": spec.parameters, **returns}
 
@@ -84,7 +84,7 @@ def found_tools_message(tools: Sequence[ToolSpec]) -> str:
 
 
 def repair_prompt(faults: Sequence[WorkflowFault], plan: WorkflowPlan, tools: Sequence[ToolSpec]) -> str:
-    """Return what the model is told of the faults of its plan; `tools`: candidates for those that are not there."""
+    """Return the model's message about the faults of its plan; `tools`: candidates for missing ones."""
     if not plan.nodes:
         return unread_prompt(faults)
     listed = "\n".join(f"- {fault}" for fault in faults)
@@ -94,7 +94,7 @@ def repair_prompt(faults: Sequence[WorkflowFault], plan: WorkflowPlan, tools: Se
 
 
 def unread_prompt(faults: Sequence[WorkflowFault]) -> str:
-    """Return what the model is told of a plan that could not be read at all."""
+    """Return the model's message about a plan that could not be parsed."""
     reasons = "; ".join(map(str, faults)) or "it has no steps"
     return f"The plan cannot be read: {reasons}. Write it again, whole, as one JSON object."
 

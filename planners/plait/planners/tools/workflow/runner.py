@@ -61,7 +61,7 @@ class Runner:
     def _start(
         self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step] = ()
     ) -> tuple[Scope, Promise[list[Step]]]:
-        """Begin the nodes of a block, side by side; return what they see, and what waits for all of them. `control`:
+        """Begin the nodes of a block, side by side; return their scope, and a promise of all of them. `control`:
         steps that decided that the block runs."""
         before = order_nodes(nodes, self._tools)
         scope = dict(outer)
@@ -153,7 +153,7 @@ class Runner:
     async def _resolve(
         self, values: Sequence[JsonValue], scope: Scope
     ) -> tuple[dict[WorkflowRef, JsonValue], list[Step]]:
-        """Return what the references in some values stand for, and the steps that made it."""
+        """Return the values of the references in some values, and the steps that made them."""
         stand: dict[WorkflowRef, JsonValue] = {}
         steps: dict[Step, None] = {}
         for ref in references(list(values)):

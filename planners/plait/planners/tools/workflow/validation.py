@@ -23,8 +23,8 @@ _NEAR = 3
 
 
 def find_faults(plan: WorkflowPlan, tools: Mapping[str, ToolSpec]) -> list[WorkflowFault]:
-    """Return all faults of a plan: what could not be read, tools, arguments and references that are not there, types
-    that do not fit, nodes that wait for one another, and values that nobody uses."""
+    """Return all faults of a plan: unreadable parts, missing tools, arguments and references, types
+    that do not fit, nodes that wait for one another, and unused values."""
     return list(dict.fromkeys([*plan.broken, *_Checker(plan, tools).faults()]))
 
 
@@ -62,7 +62,7 @@ class _Checker:
         self._cycles(nodes)
 
     def _body_scope(self, node: WorkflowNode, scope: Mapping[str, Schema], at: int = 0) -> dict[str, Schema]:
-        """Return what a node's body sees."""
+        """Return the scope of a node's body."""
         inner = dict(scope)
         if node.kind == "foreach":
             inner[node.name] = self._item(node, scope)
@@ -159,7 +159,7 @@ class _Checker:
         return schemas.part(scope[ref.name], ref.path)
 
     def _references(self, node: str, value: JsonValue, scope: Mapping[str, Schema]) -> bool:
-        """Whether all references in a value lead somewhere; say so of those that do not."""
+        """Whether all references in a value lead somewhere; add a fault for each that does not."""
         good = True
         for ref in references(value):
             if ref.name not in scope:
@@ -178,7 +178,7 @@ class _Checker:
         return good
 
     def _list_sources(self, name: str, want: Schema, scope: Mapping[str, Schema]) -> list[str]:
-        """Return what could be an argument: parts of values that are there, then tools that make it."""
+        """Return candidates for an argument: parts of existing values, then tools that produce it."""
         kind = schemas.kind(name, want)
         parts = [
             str(ref)
@@ -205,7 +205,7 @@ class _Checker:
         lasts = {block[-1].id for node in walk_nodes(self.plan.nodes) for block in node.blocks if block}
         for node in walk_nodes(self.plan.nodes):
             if node.id not in used | lasts and not has_effects(node, self.tools):
-                self._add_fault(node.id, "unused", "nobody uses its value: use it, or leave the step out")
+                self._add_fault(node.id, "unused", "its value is unused: use it, or leave the step out")
 
 
 def order_nodes(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Planner `refine`: rounds of drafts, each of which reads a short digest of the round before."""
+"""Planner `refine`: rounds of drafts; each draft reads a short digest of the round before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Refine"]
 
 
 def _as_rounds(value: object) -> object:
-    """Take one number as so many rounds of one draft, and `8x4x1` as three rounds."""
+    """Read one number as that number of rounds of one draft, and `8x4x1` as three rounds."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value > 1000:
             raise ValueError(f"{value:,} rounds are too many: 1,000 are the most")
@@ -42,7 +42,7 @@ class Refine(Planner):
 
     Steps: `draft-r-1` … `draft-r-M` are the drafts of round r. `round-r` gathers them and expands into the workspace of
     the next round (`distill-r` with the distiller `summary`, `choose-r` where a model selects) and the next drafts. The
-    workspace has at most the tokens of `summary` and is made anew each round. The last round has one draft, the answer;
+    workspace has at most the tokens of `summary` and is rebuilt each round. The last round has one draft, the answer;
     if it fails, the round before votes. A draft that the task's verifier finds right ends the run.
 
     Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose that of
@@ -51,7 +51,7 @@ class Refine(Planner):
     or by a call of the model (`criterion=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
     """
 
-    fidelity = Fidelity("variant", "the count of answers stands in the workspace", paper="2510.01123")
+    fidelity = Fidelity("variant", "the workspace has the count of answers", paper="2510.01123")
 
     answer_calls: ClassVar[tuple[str, ...]] = ("draft",)
 
@@ -76,7 +76,7 @@ class Refine(Planner):
     )
     rounds: Annotated[tuple[int, ...], BeforeValidator(_as_rounds), BranchCount()] = Field(
         default=(8, 4, 1),
-        description="Most rounds, of which each reads what the one before it came to: the drafts of each, as "
+        description="Maximum number of rounds. Each reads the results of the one before: the drafts of each, as "
         "`[8,4,1]` or `8x4x1`. A single number is a number of rounds with one draft each: sequential refinement.",
     )
     distiller: Literal["summary", "shared-top-k", "per-sample-top-k", "random-k"] = Field(
@@ -102,7 +102,7 @@ class Refine(Planner):
     threshold: float | None = Field(
         default=None,
         ge=0.0,
-        description="The score from which on something counts: a round whose answers have at most this semantic "
+        description="Threshold of a score: a round whose answers have at most this semantic "
         "entropy, in nats, is the last, and its vote the answer. With `rounds=8x8x8`, `distiller=shared-top-k` and "
         "`max_prompt_items=8` these are the rounds of SEAT (arXiv 2507.06829), which read one another.",
     )
@@ -138,8 +138,8 @@ class Refine(Planner):
                 return super().reader(step, brief)
 
     def _after_drafts(self, asker: Asker, round: int, result: Result, before: tuple[str, ...]) -> Plan:
-        """Return what follows from a round's drafts: the answer, a judge, or the next round. `before`: the drafts of
-        the round before."""
+        """Return the plan after a round's drafts: the answer, a judge, or the next round. `before`: the drafts of the
+        round before."""
         drafts = read_drafts(result)
         if not drafts:  # all of this round failed: the round before has the last word
             op = Join(merge=self.merge, on_failure="best-effort")

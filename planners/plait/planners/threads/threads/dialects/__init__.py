@@ -24,7 +24,7 @@ from plait.core.vocabulary import Count, FreeText
 FreeTexts = Annotated[tuple[str, ...], Free()]
 _FIELD = re.compile(r"\{(\w+)\}")
 _MAX_ENTRIES = 256
-_MAX_MATCHES = 4096  # of which repeats are left out
+_MAX_MATCHES = 4096  # repeats are left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ThreadLimits(Frozen):
 
 
 class Dialect(ThreadLimits):
-    """The table. In templates, `{name}` stands for the named group of the item's regular expression, `{number}` for the
+    """The table. In templates, `{name}` is the named group of the item's regular expression, `{number}` for the
     item's place in the list, from 1, and `{index}` for the same from 0."""
 
     fork: FreeText = Field(min_length=1)
@@ -108,9 +108,9 @@ class Dialect(ThreadLimits):
     inline: bool = False
     """The model writes on after a spawn list that cannot be read or has no more threads left. Off: its line ends."""
     replaces: bool = False
-    """The join replaces the spawn list: the parent goes on from before the last `open`."""
+    """The join replaces the spawn list: the parent continues from before the last `open`."""
     wrong: FreeText = ""
-    """Text that the parent must not write; `right` then replaces it, and the parent goes on."""
+    """Text that the parent must not write; `right` then replaces it, and the parent continues."""
     right: FreeText = ""
     echo: FreeText = "{number}"
     """Template of an item's name."""
@@ -205,7 +205,7 @@ class Dialect(ThreadLimits):
         return table.claim_separator.join(step.text for step in steps) or None
 
     def _list(self, text: str, opened: bool) -> str | None:
-        """Return what is between the last `open` and the `fork` that the text ends with."""
+        """Return the text between the last `open` and the `fork` that the text ends with."""
         text = text.rstrip()
         if not text.endswith(self.fork):
             return None

@@ -1,7 +1,7 @@
 """The dialect of Adaptive Parallel Reasoning (APR, arXiv 2504.15466), which plays Countdown.
 
 A thread sees only its own state, taken from the parent's trace at the node that it is sent to. The join replaces the
-call: the parent goes on from before `<Calling Sub Searches>`. Defaults: one level of threads, at most 10 a call,
+call: the parent continues from before `<Calling Sub Searches>`. Defaults: one level of threads, at most 10 a call,
 greedy. A budget in the prompt is the parent's (`Sub Call Budget`) or everybody's (`Token Budget`).
 
 Differs from the authors' code: a parser reads numbers, nothing is evaluated; equal calls each get a thread and a result

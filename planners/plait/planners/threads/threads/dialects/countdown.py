@@ -16,7 +16,7 @@ class CountdownDialect(Dialect):
     """Items are `a op b = c | x y`: a first step and the numbers left beside its result, two of four."""
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
-        """Return `<child> T n1 n2 n3 <go>`, or `None` for an illegal step or one on numbers that are not there."""
+        """Return `<child> T n1 n2 n3 <go>`, or `None` for an illegal step or one with missing numbers."""
         problem = _PROMPT.search(prompt)
         if problem is None:
             return None

@@ -105,7 +105,7 @@ PARALLEL_R1 = Dialect(
     width=2,
     child_temperature=1.0,
 )
-"""Parallel-R1 (arXiv 2509.07980): at `<Parallel>` several paths go on from the same words.
+"""Parallel-R1 (arXiv 2509.07980): at `<Parallel>` several paths continue the same text.
 
 There are no outlines: all paths have the same prompt, and only sampling makes them differ. The join opens `<Summary>`
 on a new line. Defaults: 2 paths as released (`width` asks for more), each at temperature 1.0 with its own seed; the

@@ -12,8 +12,7 @@ from plait.core.flow import Context
 from plait.core.search import Frontier, SearchNode, SearchTree
 from plait.core.step_handles import StepFailed
 from plait.core.vocabulary import Count
-
-from .mcts import Mcts, Visits
+from plait.policies.search.mcts import Mcts, Visits
 
 __all__ = ["Lats"]
 
@@ -27,7 +26,7 @@ class Lats(WithCallConfigs, Mcts):
     Differs: the scorer alone finds failures; the authors' code asks the grader. Nodes are kept, and run in parallel.
     """
 
-    fidelity = Fidelity("variant", "the scorer says what failed, not the grader, in parallel", paper="2310.04406")
+    fidelity = Fidelity("variant", "the scorer describes the failure, not the grader, in parallel", paper="2310.04406")
 
     fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
     reflections: Count = Field(default=3, ge=0, description="Most reflections, all different.")
