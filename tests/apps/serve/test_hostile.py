@@ -15,6 +15,7 @@ import pytest
 from plait.workers.scripted import Reply
 
 _BODY = json.dumps({"model": "q", "messages": [{"role": "user", "content": "x"}]}).encode()
+pytestmark = pytest.mark.alone("it waits until the server has no connection, and others keep some")
 _HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
