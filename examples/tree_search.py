@@ -34,7 +34,7 @@ def model() -> Scripted:
 
 
 def main() -> None:
-    for search in ("best-first", "stride", "beam"):
+    for search in ("best-first", "mcts", "beam"):
         with Orchestrator(workers=[model()]) as plait:
             answer = plait.run(
                 "What is 6 times 7?\n", planner=Tree(search=search, scorer=Checked(), max_branches=40, n=4)
@@ -47,5 +47,5 @@ if __name__ == "__main__":
     main()
 
 # prints "best-first: 42."
-# prints "stride: 42."
+# prints "mcts: 42."
 # prints "beam: 42."

@@ -21,6 +21,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "policy": ("deepconf", "deepconf-consensus"),
         "merge": ("alike", "distinct", "shortest-majority"),
+        "search": ("dvts", "ets", "lats", "particle", "rebase", "stride"),
         "scorer": ("perplexity", "reward-model"),
         "command": (
             "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts", "learn route",

@@ -14,15 +14,16 @@ from hypothesis import given, seed, strategies as st
 
 from plait.core.ops import Plugin
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
-from plait.policies.search._leaf_selection import select_by_program, select_by_tree
-from plait.policies.search.beams import Beam, BestFirst, Dvts, Tot
+from plait.policies.search.beams import Beam, BestFirst, Tot
 from plait.policies.search.dfs import Dfs
-from plait.policies.search.ets import Ets
 from plait.policies.search.mcts import Mcts
-from plait.policies.search.particle import Particle
-from plait.policies.search.rebase import Rebase, share_children
-from plait.policies.search.stride import Stride
 from plait.runtime.plugins.loader import Plugins
+from plait_research.policies.search._leaf_selection import select_by_program, select_by_tree
+from plait_research.policies.search.dvts import Dvts
+from plait_research.policies.search.ets import Ets
+from plait_research.policies.search.particle import Particle
+from plait_research.policies.search.rebase import Rebase, share_children
+from plait_research.policies.search.stride import Stride
 
 ALL = [
     BestFirst(),

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Budget, Plugin
-from plait.core import values
+from plait.core import interfaces, values
 from plait.core.errors import UsageError
 from plait.core.interfaces import MOST_STEPS
 from plait.core.plan import Step
-from plait.runtime.driver import plan_preparation
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.test_contract import ASKS, OPTIONS, PROMPT, SAYS, run_python, search
@@ -104,7 +103,7 @@ async def test_what_was_asked_for_is_said() -> None:
 
 
 async def test_a_budget_may_allow_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_preparation, "MOST_STEPS", 20)
+    monkeypatch.setattr(interfaces, "MOST_STEPS", 20)
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as plait:
         assert len(plait.plan("2 + 2", planner="sample:n=21", budget=Budget(steps=22)).steps) == 22
         with pytest.raises(UsageError, match="asks for 21 steps"):

@@ -15,7 +15,7 @@ from pydantic import Field, JsonValue, SkipValidation
 
 from .call_config import CallConfig, WithCallConfigs
 from .declarations import PluginModel, TokenCount
-from .errors import PlannerError, PluginError
+from .errors import PlannerError, PluginError, UsageError
 from .events import CacheUpdate, Event, Job
 from .ops import Kind, ModelCall, Plugin
 from .plan import Plan, Step
@@ -112,6 +112,17 @@ class Planner(WithCallConfigs):
         raise PlannerError(
             f"{type(self).__name__} planned {step.name!r} (role {step.role!r}) to expand but has no reader for it. A "
             "run that another version of plait began may have no roles: submit it again"
+        )
+
+
+def demand_size(planner: Planner, brief: PlanningContext) -> None:
+    """Raise `UsageError` if a planner's options ask for too many steps, before it makes them."""
+    asked, limit = planner.size(), max(MOST_STEPS, brief.request.budget.steps or 0)
+    if asked > limit:
+        option = f" (n={asked})" if getattr(planner, "n", None) == asked else ""
+        raise UsageError(
+            f"{type(planner).__name__} asks for {asked:,} steps{option} and {limit:,} are the most: ask for fewer, or "
+            "allow more with a budget's `steps`"
         )
 
 

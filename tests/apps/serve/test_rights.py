@@ -24,8 +24,7 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request, Retries
 from plait.core.rights import TEMPLATE_OWN, Rights, host_of
 from plait.runtime.client.request_preparation import Live
-from plait.runtime.driver.expander import Expander
-from plait.runtime.driver.plan_preparation import revised
+from plait.runtime.driver.expander import Expander, revised
 from plait.runtime.plugins.loader import PACKAGES, Plugins
 from plait.workers.scripted import Reply, Scripted
 from plait_server.errors import ApiError
@@ -155,6 +154,7 @@ async def test_what_a_merge_asks_is_held_too(serve):
     assert {op.model for op in used.seen} == {None}
 
 
+@pytest.mark.without_keys("it is about the own machine")
 async def test_on_the_own_machine_models_and_fields_are_free_and_inner_addresses_are_not(serve):
     taken = [think(model="big"), think(extra_body={"x": 1}), think(salt="s"), image("https://example.org/a.png")]
     async with serve(workers=[worker()]) as served:

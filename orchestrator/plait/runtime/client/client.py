@@ -36,9 +36,8 @@ from .. import telemetry
 from ..control.socket import ControlSocket
 from ..driver.driver import CALL_SILENCE_LIMIT_S, MODEL_SILENCE_LIMIT_S, Driver, watch_silence
 from ..driver.event_pump import LOOP_SLICE_S, OFFLOAD_PLAN_STEPS, Watcher
-from ..driver.expander import Expander
+from ..driver.expander import Expander, revised
 from ..driver.flows import first_patch
-from ..driver.plan_preparation import revised
 from ..driver.result_cache import CachingWorker, ResultCache, default_file, identity
 from ..journal.journal import version
 from ..journal.location import Database, Location, located

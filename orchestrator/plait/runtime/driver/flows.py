@@ -16,15 +16,22 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
-from ...core.errors import RAISED, BudgetExceeded, ConfigError, FlowError, NotAllowed, PlaitError, PlannerError
+from ...core.errors import (
+    RAISED,
+    BudgetExceeded,
+    ConfigError,
+    FlowError,
+    NotAllowed,
+    PlaitError,
+    PlannerError,
+)
 from ...core.events import Event, Expanded, Pruned
 from ...core.flow import ROOT, Context, Flow
-from ...core.interfaces import PlanningContext
+from ...core.interfaces import PlanningContext, demand_size
 from ...core.plan import Plan, Step
 from ...core.planning import derive
 from ...core.result import Failure, Result, as_failure, frames_of
 from ...core.step_handles import FlowPlace, Group, Promise, StepFailed, StepHandle
-from .plan_preparation import demand_size
 from .turn_counter import Calls, Turns
 from .watchdog import WATCHDOG, TooLong, WatchSpan
 

@@ -6,7 +6,6 @@ A plugin has its file's name, or is in `SHARED`.
 SHARED = {
     "beam": "beams:Beam",
     "best-first": "beams:BestFirst",
-    "dvts": "beams:Dvts",
     "tot": "beams:Tot",
 }
 """`module:Class` of the plugins that share a file, by name."""

@@ -9,8 +9,7 @@ from pydantic import Field
 from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
-
-from ._rounds import Rounds
+from plait.policies.search._rounds import Rounds
 
 __all__ = ["BalancedRounds", "Rebase", "share_children"]
 

@@ -12,8 +12,7 @@ from plait.core.flow import Context
 from plait.core.search import Frontier, SearchNode, SearchTree
 from plait.core.step_handles import StepFailed
 from plait.core.vocabulary import Count
-
-from .mcts import Mcts, Visits
+from plait.policies.search.mcts import Mcts, Visits
 
 __all__ = ["Lats"]
 
