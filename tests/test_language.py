@@ -44,7 +44,7 @@ LIMITS = {
     "packages/plait-bench": 46,
     "packages/plait-research": 75,
     "packages/plait-server": 6,
-    "planners": 17,
+    "planners": 15,
     "policies": 2,
     "workers/plait/workers/http": 1,
     "workers": 3,
