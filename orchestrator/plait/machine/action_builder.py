@@ -113,7 +113,7 @@ def conversation(step: Node, own: bool) -> TalkHistory:
     # Oldest first: each turn extends the history of the turn before it.
     for last, first in reversed(turns):
         assert last.outcome.own is not None and first.step.op.kind == "think"
-        asked = _asked(first)
+        asked = _sent_messages(first)
         calls = talk.calls + sum(len(message.tool_calls) for message in asked)
         turn = assistant_message(first.step.op.begin + last.outcome.own.line, 1 + calls)
         talk = last.talk = TalkHistory(talk.messages.then((*asked, turn)), calls + len(turn.tool_calls))
@@ -124,7 +124,7 @@ def _chats(node: Node) -> bool:
     return node.step.op.kind == "think" and node.step.op.chat
 
 
-def _asked(node: Node) -> tuple[Message, ...]:
+def _sent_messages(node: Node) -> tuple[Message, ...]:
     """Return the messages that a step sent to the model in its conversation."""
     op = node.step.op
     assert op.kind == "think"

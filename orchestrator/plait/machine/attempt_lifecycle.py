@@ -82,9 +82,9 @@ class Slots:
         # Counted here and not when the worker confirms: the next choice of a worker must see the slot as taken.
         worker.load += tokens
         worker.running += 1
-        self._queue.begun(attempt)
+        self._queue.count_start(attempt)
         if node.place.prefix_group is not None:
-            prefix_groups.begun(node.place.prefix_group, attempt, records.prefixes)
+            prefix_groups.count_start(node.place.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
             self.timers.add(records.now + self.lease, "lease", attempt)
         if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
@@ -152,7 +152,7 @@ class Slots:
             run.meter.add(usage, read)
         node.attempts.spent = usage if node.attempts.spent is None else node.attempts.spent + usage
         worker.load -= attempt.left
-        self._queue.over(attempt, usage)
+        self._queue.count_end(attempt, usage)
         if node.place.prefix_group is not None:
             prefix_groups.gone(node.place.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:

@@ -265,7 +265,7 @@ def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
     return f"{account.owner}: {problem}; {raised}"
 
 
-def _held(account: Account, attempt: Attempt) -> int:
+def _reserved_tokens(account: Account, attempt: Attempt) -> int:
     """Return the tokens that an attempt has reserved in an account and not reported yet."""
     # A strict budget reserves the whole grant; any other only the likely length, because the rest can be cut.
     if account.budget.strict or not attempt.charge.counted:
@@ -292,7 +292,7 @@ def reserve(account: Account, attempt: Attempt) -> None:
     # The prompt is charged at once: the worker reads it whatever becomes of the attempt.
     attempt.charge.cost = price.input * attempt.charge.prompt / MILLION if price is not None else 0.0
     for payer in account.chain():
-        held = _held(payer, attempt)
+        held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens += held
         payer.held_back.thoughts += attempt.charge.thoughts
         payer.held_back.cost += held * _rate(price) + _cost_of_margin(attempt)
@@ -307,12 +307,12 @@ def reserve(account: Account, attempt: Attempt) -> None:
 
 def take_in(account: Account, attempt: Attempt) -> None:
     """Charge an attempt that began before the account was opened."""
-    account.held_back.tokens += _held(account, attempt)
+    account.held_back.tokens += _reserved_tokens(account, attempt)
     account.held_back.thoughts += attempt.charge.thoughts
     account.tokens += attempt.tokens if attempt.charge.counted else 0
     account.prompt += attempt.charge.prompt
     account.held_back.margin += attempt.charge.margin
-    account.held_back.cost += _held(account, attempt) * _rate(attempt.charge.price) + _cost_of_margin(attempt)
+    account.held_back.cost += _reserved_tokens(account, attempt) * _rate(attempt.charge.price) + _cost_of_margin(attempt)
     account.held_back.estimates += attempt.charge.estimated
     account.counted |= attempt.charge.counted
     account.running += 1
@@ -327,9 +327,9 @@ def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -
     reached: Account | None = None
     for payer in account.chain():
         # `_held` reads `attempt.tokens`, and each account reserves by its own rule: add, compare, and restore.
-        held = _held(payer, attempt)
+        held = _reserved_tokens(payer, attempt)
         attempt.tokens += tokens
-        less = held - _held(payer, attempt)
+        less = held - _reserved_tokens(payer, attempt)
         attempt.tokens -= tokens
         payer.held_back.tokens -= less
         payer.held_back.cost -= less * _rate(price)
@@ -371,7 +371,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     more = tokens - counted  # tokens that were charged while it ran are not charged again
     prompt, cost = _final_prompt_and_cost(attempt, tokens, more, usage, now)
     for payer in account.chain():
-        held = _held(payer, attempt)
+        held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens -= held
         payer.held_back.thoughts -= attempt.charge.thoughts
         payer.thoughts += attempt.charge.thoughts if usage is None else usage.thoughts

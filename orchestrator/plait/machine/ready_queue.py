@@ -230,7 +230,7 @@ class ReadyQueue:
         """Count tokens that an attempt has reported."""
         attempt.due = attempt.node.run.share.think.count_tokens(tokens, attempt.due)
 
-    def begun(self, attempt: Attempt) -> None:
+    def count_start(self, attempt: Attempt) -> None:
         """Count an attempt that begins."""
         node = attempt.node
         share = node.run.share
@@ -239,7 +239,7 @@ class ReadyQueue:
         else:
             share.call.served += 1
 
-    def over(self, attempt: Attempt, usage: Usage) -> None:
+    def count_end(self, attempt: Attempt, usage: Usage) -> None:
         """Count the end of an attempt, which gives its slot back."""
         node, worker = attempt.node, attempt.worker
         worker.running -= 1

@@ -420,7 +420,7 @@ class Questions:
         self._early: list[Question] = []
         self._handle: Handle | None = None
 
-    def told(self, question: Question) -> None:
+    def add_question(self, question: Question) -> None:
         """Take a question."""
         if self._handle is None:
             self._early.append(question)
