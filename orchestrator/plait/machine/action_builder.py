@@ -116,7 +116,7 @@ def conversation(step: Node, own: bool) -> TalkHistory:
         asked = _sent_messages(first)
         calls = talk.calls + sum(len(message.tool_calls) for message in asked)
         turn = assistant_message(first.step.op.begin + last.outcome.own.line, 1 + calls)
-        talk = last.talk = TalkHistory(talk.messages.then((*asked, turn)), calls + len(turn.tool_calls))
+        talk = last.talk = TalkHistory(talk.messages.append_items((*asked, turn)), calls + len(turn.tool_calls))
     return talk
 
 
@@ -165,7 +165,7 @@ def _prompt(node: Node) -> Series[Text | Tokens]:
     begin = (Text(text=op.begin),) if op.begin else ()
     new = [part for part in (*op.model_copy(update=update).parts, *begin) if part.kind != "ref"]
     before = _context(node.after, node.after_own, op.before) if node.after is not None else Series[Text | Tokens]()
-    return before.then(new)
+    return before.append_items(new)
 
 
 def _has_ids(node: Node) -> bool:
@@ -186,7 +186,7 @@ def _context(step: Node, own: bool, before: str = "") -> Series[Text | Tokens]:
     cut = result.text.rfind(before) if before else -1
     kept = result.text if cut < 0 else result.text[:cut]
     if not _has_ids(step):
-        return prompt(step).then([Text(text=kept)] if kept or cut < 0 else ())
+        return prompt(step).append_items([Text(text=kept)] if kept or cut < 0 else ())
     if cut < 0:
         return Series((_tokens(result.prompt_ids + result.token_ids),))
     return Series((_tokens(result.prompt_ids), *([_tokens(result.token_ids, kept)] if kept else ())))

@@ -179,7 +179,7 @@ class ReadyQueue:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
         return self._lane(lane).least_loaded()
 
-    def another(self, lane: str, beside: WorkerState) -> WorkerState | None:
+    def find_other(self, lane: str, beside: WorkerState) -> WorkerState | None:
         """Return the worker other than `beside` with a free slot and the fewest attempts, or `None`."""
         free = (
             worker

@@ -54,7 +54,7 @@ from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
-from .request_preparation import Briefs, Live, ToolLike, of_kind, build_request
+from .request_preparation import Briefs, Live, ToolLike, build_request, of_kind
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
@@ -357,7 +357,7 @@ class AsyncOrchestrator:
                 large = len(plan.steps) >= OFFLOAD_PLAN_STEPS
                 plan = await asyncio.to_thread(revised, plan, brief) if large else revised(plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
-                self._expander.given(run, brief)
+                self._expander.add_complete_plan(run, brief)
             try:
                 if len(event.plan.steps) < OFFLOAD_PLAN_STEPS:
                     self._briefs.check(event.plan, brief)

@@ -132,7 +132,7 @@ class _LiveHost:
     def flush(self) -> None:
         """Hand on what has been made."""
         self._due = False
-        for event in self._running.more(self._now()):
+        for event in self._running.take_made_steps(self._now()):
             self._post(event)
 
     def _later(self) -> None:

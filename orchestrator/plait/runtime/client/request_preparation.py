@@ -27,7 +27,7 @@ from .learned_state import with_learned
 from .pricing import demand
 from .profile import AUTO, settled
 
-__all__ = ["Briefs", "Live", "Own", "ToolLike", "of_kind", "build_request"]
+__all__ = ["Briefs", "Live", "Own", "ToolLike", "build_request", "of_kind"]
 
 T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
