@@ -84,8 +84,8 @@ class Http(Worker):
         self._live: dict[int, LiveJob] = {}
         self._suspect = asyncio.Event()
         self._is_closed = False
-        self._refusal = ""
-        """Why the server could not be used when it was probed later."""
+        self._warned = False
+        """Whether the log has the reason why the server, probed later, could not be used."""
         self._events = KvEvents(given.kv_events, given.kv_replay) if given.kv_events else None
 
     @property
@@ -151,8 +151,8 @@ class Http(Worker):
         except UnreachableServer:
             return False
         except EngineError as error:
-            if str(error) != self._refusal:  # logged once: it is asked every second
-                self._refusal = str(error)
+            if not self._warned:  # once: the server is probed every second
+                self._warned = True
                 log.warning("%s answers now and cannot be used: %s", self.name, error)
             return False
         return not self._is_closed
