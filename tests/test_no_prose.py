@@ -121,8 +121,6 @@ def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause
 
 
 READS_DOCSTRINGS = {
-    "orchestrator/plait/apps/control/command.py": "sets the help of a command",
-    "packages/plait-research/plait_research/learn/effort.py": "sets the help of a command",
     "orchestrator/plait/core/tools/docstring.py": "a tool's description is its function's docstring",
     "orchestrator/plait/runtime/plugins/inline.py": "a class made of a function gets the function's docstring",
     "orchestrator/plait/runtime/plugins/loader.py": "the listing shows a plugin's first sentence",

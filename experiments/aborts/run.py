@@ -23,7 +23,7 @@ from plait.core.events import Cancel, Job
 from plait.core.interfaces import Worker
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.engine import Engine
-from plait.workers.ray import CHECKPOINT, RayWorker
+from plait.workers.ray import CHECKPOINT_STEPS, RayWorker
 from plait_bench.countdown import draw
 
 from .._tools.measure import Row, spread
@@ -148,7 +148,7 @@ def engine(where: str, ledger: Path) -> Worker:
     options: dict[str, Any] = {"model": str(BUNDLED_MODEL), "kv_cache_memory_bytes": 128 << 20, "threads": 1}
     options["ledger"] = str(ledger)
     if where == "ray":
-        return RayWorker("experiments.aborts.run:Watched", {**options, "checkpoint": CHECKPOINT})
+        return RayWorker("experiments.aborts.run:Watched", {**options, "checkpoint": CHECKPOINT_STEPS})
     return Watched(**options)
 
 

@@ -27,7 +27,7 @@ from plait import AsyncOrchestrator
 from plait.apps.common.interrupt import descendants
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.engine import Engine
-from plait.workers.ray import CHECKPOINT, RayWorker, pool
+from plait.workers.ray import CHECKPOINT_STEPS, RayWorker, pool
 from plait_bench.countdown import draw
 
 from .._tools.measure import Row, spread
@@ -76,7 +76,7 @@ def _returned(worker: RayWorker, seconds: float = 60.0) -> None:
 def engines(ledger: Path, count: int = 2, **options: Any) -> list[RayWorker]:
     """Return counted engines in Ray actors."""
     settings = {"model": str(BUNDLED_MODEL), "slots": 64, "ledger": str(ledger), **options}
-    return pool(count, "experiments.faults.run:Counted", {"checkpoint": CHECKPOINT, "threads": 1, **settings})
+    return pool(count, "experiments.faults.run:Counted", {"checkpoint": CHECKPOINT_STEPS, "threads": 1, **settings})
 
 
 async def solve(orchestrator: AsyncOrchestrator, seed: int) -> list[Any]:
@@ -181,7 +181,7 @@ async def nodes(trials: int = 3) -> list[dict[str, Any]]:
 async def _node_trial(other: Any, ledger: Path, seed: int) -> dict[str, Any]:
     workers = pool(
         2, "experiments.faults.run:Counted",
-        {"model": str(BUNDLED_MODEL), "slots": 64, "ledger": str(ledger), "checkpoint": CHECKPOINT, "threads": 1},
+        {"model": str(BUNDLED_MODEL), "slots": 64, "ledger": str(ledger), "checkpoint": CHECKPOINT_STEPS, "threads": 1},
         strategy="STRICT_SPREAD",
     )  # fmt: skip
     async with AsyncOrchestrator(workers=workers, config=Config(journal="off")) as orchestrator:

@@ -87,15 +87,15 @@ async def measure(plan: Plan, merged: bool) -> tuple[int, int, int, int]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "j.plait"
         worker = Engine([Reply(text=LONG)])
-        alike = writer.alike
+        alike = writer.can_merge
         if not merged:
-            writer.alike = lambda first, then: False
+            writer.can_merge = lambda first, then: False
         try:
             async with AsyncOrchestrator(workers=[worker], tools=[look], journal=path) as orchestrator:
                 answer = await orchestrator.run(plan=plan)
                 assert answer.status in ("done", "partial"), answer
         finally:
-            writer.alike = alike
+            writer.can_merge = alike
         with sqlite3.connect(path) as db:
             events = db.execute("SELECT count(*) FROM events").fetchone()[0]
         db.close()

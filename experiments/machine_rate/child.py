@@ -39,7 +39,7 @@ def _collector(name: str, size: int) -> Generator[None]:
     gc.set_threshold(*collector.THRESHOLDS)
     with collector.uncollected():
         yield
-        if size >= collector.FROZEN:
+        if size >= collector.FREEZE_PLAN_STEPS:
             gc.freeze()
 
 

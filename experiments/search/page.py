@@ -84,7 +84,7 @@ def _table(rows: Sequence[Row]) -> list[str]:
         cells_ = (against, _covered(at), f"{at['tokens']:.0f}", f"{at['seconds']:.1f}", kv)
         lines.append(f"| {' | '.join((method, *shown, *cells_))} |")
     scorer = "a majority vote has no scorer" if len(aurocs) == 1 else "the first column is a majority vote"
-    return [*lines, "", f"Selected accuracy. Figures after it are at A=0.9; {scorer}."]
+    return [*lines, "", f"Selected accuracy. Later columns are at A=0.9; {scorer}."]
 
 
 def _no_gain(rows: Sequence[Row]) -> list[str]:

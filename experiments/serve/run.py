@@ -32,13 +32,23 @@ from typing import Any
 
 import httpx
 
+from tests.tenants_in_situations import KEY, SITUATIONS, Situation, others, settings
+
 from .._tools.command import given_of, page_options
 from .._tools.kept import add_row, lines_of
 from .page import page_of
 
 TOKENS, EVERY = 32, 0.02
 SHARES = (("p50", 0.5), ("p99", 0.99))
-BODY = {"model": "fake", "messages": [{"role": "user", "content": "count"}], "stream": True, "max_tokens": TOKENS}
+HEADERS = {"authorization": f"Bearer {KEY}"}
+SITUATION: list[Situation] = ["open"]
+"""In which the server is measured; those with keys have records of their own, beside those of the page."""
+BODY: dict[str, Any] = {
+    "model": "fake",
+    "messages": [{"role": "user", "content": "count"}],
+    "stream": True,
+    "max_tokens": TOKENS,
+}
 
 
 def upstream_app() -> Any:
@@ -129,16 +139,25 @@ def app(name: str, **environment: str) -> Any:
     return started([*words, "--loop", "asyncio"], port, **environment)
 
 
-def plait(*words: str) -> Any:
+@contextlib.contextmanager
+def plait(*words: str) -> Iterator[tuple[str, int]]:
+    """Start `plait serve` in the situation that was asked for: without keys, with, or among others."""
     port = free_port()
-    return started(["-m", "plait", "serve", "--port", str(port), "--journal", "off", *words], port)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        (config := Path(folder, "plait.toml")).write_text(settings(SITUATION[0]), encoding="utf-8")
+        command = ["-m", "plait", "serve", "--port", str(port), "--journal", "off", "--config", str(config), *words]
+        address, pid = stack.enter_context(started(command, port))
+        if SITUATION[0] == "busy":
+            stack.enter_context(others(address, BODY["model"]))
+        yield address, pid
 
 
 async def ask(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[float, bool]:
     """Return the seconds of one request, and whether it was answered whole."""
     began = time.perf_counter()
     try:
-        async with client.stream("POST", f"{url}/chat/completions", json=body) as answer:
+        async with client.stream("POST", f"{url}/chat/completions", json=body, headers=HEADERS) as answer:
             said = b"".join([piece async for piece in answer.aiter_raw()])
         whole = answer.status_code == 200 and (b"[DONE]" in said if body.get("stream") else b"choices" in said)
     except httpx.HTTPError:
@@ -254,11 +273,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=("added", "token", "clients", "memory"))
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--situation", choices=SITUATIONS, default="open", help="without keys, with, among others")
     parser.add_argument("--requests", type=int, default=100_000)
     page_options(parser, "serve")
     options = parser.parse_args()
+    SITUATION[0] = options.situation
     given = given_of(options, "serve")
-    kept = given.records / "serve.jsonl"
+    kept = given.records / ("serve.jsonl" if options.situation == "open" else f"serve-{options.situation}.jsonl")
 
     def wanted(part: str) -> bool:
         """Whether a part is to be measured: what was there of it before is thrown away."""

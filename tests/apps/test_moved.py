@@ -47,6 +47,8 @@ LINES = {
     "learn undo d.json": "learn versions --undo d.json",
     "simulate tune q --replicas 1 --replicas 4 --slots 8 --rate 2": "simulate tune q --cluster 'engines=[1,4],slots=8' "
     "--load rate=2",
+    "learn prompts d.json --problems p --by gepa --runs 9": "learn prompts d.json --problems p --by gepa:runs=9",
+    "learn prompts d.json --problems p --rounds 2": "learn prompts d.json --problems p --by combee:rounds=2",
     "run q --stream": "run q --verbose",
     "runs trace abcd --content": "runs trace abcd --texts",
     "runs export --out o.jsonl --cheapest 2 --verified": "runs export --out o.jsonl --select verified=true,cheapest=2",

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from tests.tenants_in_situations import SITUATIONS, Situation, others, settings
 from tests.workers.vllm_server import vllm_process
 
 from . import page
@@ -71,11 +73,16 @@ def vllm(folder: str, model: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def plait(base: str) -> Iterator[str]:
+def plait(base: str, model: str = "q", situation: Situation = "open") -> Iterator[str]:
     """Start `plait serve` before an upstream, and return its address."""
     command = [sys.executable, "-m", "plait", "serve", "--port", "0", "--upstream", base, "--journal", "off"]
-    with started(command) as child:
-        yield line_of(child, "http")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        (config := Path(folder, "plait.toml")).write_text(settings(situation))
+        served = line_of(stack.enter_context(started([*command, "--config", str(config)])), "http")
+        if situation == "busy":
+            stack.enter_context(others(served, model))
+        yield served
 
 
 @contextlib.contextmanager
@@ -154,13 +161,19 @@ def checked(
 
 
 def table(
-    environments: Path | None, base: str, model: str, only: Sequence[str] = (), real: bool = False, at_once: int = 1
+    environments: Path | None,
+    base: str,
+    model: str,
+    only: Sequence[str] = (),
+    real: bool = False,
+    at_once: int = 1,
+    situation: Situation = "open",
 ) -> Iterator[list[Row]]:
     """Yield the rows of a client, one for each check, made against an upstream and through plait; so many clients ask
     side by side."""
     names = clients(only)
     with contextlib.ExitStack() as stack:
-        served = stack.enter_context(plait(base))
+        served = stack.enter_context(plait(base, model, situation))
         tools = stack.enter_context(plait_mcp(base)) if any(client in TOOLS for client in names) else ""
 
         def rows_of(client: str) -> list[Row]:
@@ -230,6 +243,7 @@ def main() -> int:
     parser.add_argument("--model", default="q", help="its name at the server")
     parser.add_argument("--only", nargs="*", default=())
     parser.add_argument("--at-once", type=int, default=1, help="clients that ask side by side")
+    parser.add_argument("--situation", choices=SITUATIONS, default="open", help="without keys, with, among others")
     parser.add_argument("--write", action="store_true", help="keep the rows, and make the page of them")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, end)
@@ -242,7 +256,7 @@ def main() -> int:
         else:
             base = given.upstream or stack.enter_context(upstream())
         rows = list[Row]()
-        for told in table(environments, base, given.model, given.only, real, given.at_once):
+        for told in table(environments, base, given.model, given.only, real, given.at_once, given.situation):
             rows += told
             show(told)
             if given.write:

@@ -10,14 +10,16 @@ import pytest
 
 from tests.conformance import page
 from tests.conformance.__main__ import clients, table, upstream
+from tests.tenants_in_situations import Situation
 
 pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
 
 
-def test_the_openai_client_gets_through_plait_what_it_gets_direct() -> None:
+@pytest.mark.parametrize("situation", ["open", "tenant", pytest.param("busy", marks=pytest.mark.slow)])
+def test_the_openai_client_gets_through_plait_what_it_gets_direct(situation: Situation) -> None:
     with upstream() as base:
-        (rows,) = table(None, base, "q", ["openai_python"])
+        (rows,) = table(None, base, "q", ["openai_python"], situation=situation)
     assert len(rows) > 25 and sum(not row.direct for row in rows) > 20, "the checks run"
     assert not [(row.check, row.through) for row in rows if row.wrong]
 

@@ -10,15 +10,15 @@ from tests.machine.kit import think
 
 def test_the_time_of_a_token_is_a_line_in_the_attempts_beside_it() -> None:
     speed = DecodeSpeed()
-    assert speed.at(1) is None
+    assert speed.seconds_per_token(1) is None
     speed.add(1.0, 1.0, 4)
-    assert speed.at(1) is None, "so few tokens say more of the prompt"
+    assert speed.seconds_per_token(1) is None, "so few tokens say more of the prompt"
     for _ in range(20):
         for beside in (2.0, 30.0):
             speed.add(beside, (0.01 + 0.001 * beside) * 100, 100)
-    assert speed.at(2) == pytest.approx(0.012, rel=0.03)
-    assert speed.at(30) == pytest.approx(0.04, rel=0.03)
-    assert speed.at(16) == pytest.approx(0.026, rel=0.03)
+    assert speed.seconds_per_token(2) == pytest.approx(0.012, rel=0.03)
+    assert speed.seconds_per_token(30) == pytest.approx(0.04, rel=0.03)
+    assert speed.seconds_per_token(16) == pytest.approx(0.026, rel=0.03)
 
 
 @pytest.mark.parametrize(("known", "reserved"), [(0, 31), (200, 1), (20, 11)])

@@ -19,7 +19,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from plait_research.tools.process_rewards import Style, asked, likely
+from plait_research.tools.process_rewards import Style, build_model_input, likely
 from tests.oracles.harness import Oracle, take
 
 SAL = ("huggingface/search-and-learn", "6f81cac8b1ca4c4be9fabefc27a856c928f3ae7f", "Apache-2.0")
@@ -197,7 +197,8 @@ def ours(style: Style) -> Callable[[Any], Any]:
     """Return what ours asks a model of a style, and reads off it."""
 
     def run(case: dict[str, Any]) -> dict[str, Any]:
-        order = asked(style, words(LLAMA if style == "rlhflow" else CHATML), case["question"], _text(case), "Solve it.")
+        tokenizer = words(LLAMA if style == "rlhflow" else CHATML)
+        order = build_model_input(style, tokenizer, case["question"], _text(case), "Solve it.")
         if style == "skywork":
             return {"ids": order.ids, "places": order.places}
         right, wrong = (1, 0) if order.words is None else order.words

@@ -96,7 +96,7 @@ def made(flow: Flow, about: PlanningContext, ends: dict[str, Result] | None = No
     running = RunningFlow(flow, about, "r:flow", 1, lambda plan, brief: plan)
     events = running.begin(0.0, 0.0)
     if ends is not None:
-        events = running.heard([End(f"r:flow/{name}", result, None) for name, result in ends.items()], 0.0, 0.0)
+        events = running.handle_ends([End(f"r:flow/{name}", result, None) for name, result in ends.items()], 0.0, 0.0)
     running.close()
     patches = [event.patch for event in events if isinstance(event, Expanded) and event.patch is not None]
     steps = tuple(step for patch in patches for step in patch.steps)

@@ -240,7 +240,7 @@ class World:
         root = self.machine.nodes["r:flow"]
         if root.outcome.own is not None and not root.ended and root.state.value == "expanding":
             action = Expand(step="r:flow", attempt=root.attempts.generation, result=root.outcome.own)
-            self.inbox += self.expander.again(action, self.machine, trail, self.now)
+            self.inbox += self.expander.replay_flow(action, self.machine, trail, self.now)
         self.name = f"k{self.kills}"
         gone = dict.fromkeys(each.worker for each in self.written if isinstance(each, WorkerUp))
         self.inbox += [self.up(), *(WorkerDown(at=self.now, worker=each) for each in gone), Tick(at=self.now)]

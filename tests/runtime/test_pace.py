@@ -10,7 +10,7 @@ from plait.core.events import Event, Job, Succeeded
 from plait.core.interfaces import Tell, Worker
 from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.result import Result
-from plait.runtime.driver.jobs import MANY, PASSED, SHORT, JobTable, Pace
+from plait.runtime.driver.jobs import MAX_BUSY_TURNS, MAX_JOBS_PER_TURN, SHORT_TURN_S, JobTable, Pace
 
 
 def idle() -> float:
@@ -36,12 +36,12 @@ async def turns(pace: Pace, jobs: int) -> list[int]:
 
 
 async def test_jobs_that_cost_little_begin_a_few_a_turn() -> None:
-    assert await turns(Pace(asyncio.get_running_loop(), idle), 20) == [1, 2, 4, MANY, 5]
+    assert await turns(Pace(asyncio.get_running_loop(), idle), 20) == [1, 2, 4, MAX_JOBS_PER_TURN, 5]
 
 
 async def test_jobs_that_take_a_while_begin_one_a_turn() -> None:
     monotonic = itertools.count()
-    pace = Pace(asyncio.get_running_loop(), lambda: next(monotonic) * 2 * SHORT)
+    pace = Pace(asyncio.get_running_loop(), lambda: next(monotonic) * 2 * SHORT_TURN_S)
     assert await turns(pace, 5) == [1, 1, 1, 1, 1]
 
 
@@ -67,7 +67,7 @@ async def test_a_turn_in_which_much_was_done_begins_nothing_but_not_for_ever() -
         worked[0] += 1.0  # each turn works for a second
         await asyncio.sleep(0)
         taken += 1
-    assert taken == PASSED + 1
+    assert taken == MAX_BUSY_TURNS + 1
 
 
 async def test_what_is_given_up_before_it_begins_takes_no_turn() -> None:
@@ -86,7 +86,7 @@ async def test_a_run_with_few_jobs_does_not_wait_for_all_of_one_with_many() -> N
     entered(pace, begun, range(100, 101), run="one")
     while len(begun) < 101:
         await asyncio.sleep(0)
-    assert begun.index(100) <= 2 * MANY
+    assert begun.index(100) <= 2 * MAX_JOBS_PER_TURN
 
 
 async def test_many_runs_of_a_share_wait_for_one_another_and_nobody_else_for_them() -> None:
@@ -96,7 +96,7 @@ async def test_many_runs_of_a_share_wait_for_one_another_and_nobody_else_for_the
     entered(pace, begun, range(100, 101), share="one")
     while len(begun) < 101:
         await asyncio.sleep(0)
-    assert begun.index(100) <= 2 * MANY
+    assert begun.index(100) <= 2 * MAX_JOBS_PER_TURN
 
 
 class CallingBack(Worker):

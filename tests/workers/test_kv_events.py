@@ -65,20 +65,20 @@ def follow(*batches: bytes) -> CachedBlocks:
 
 def test_blocks_are_found_by_what_stands_before_them() -> None:
     blocks = follow(STORED)
-    assert blocks.held(LONG) == 12
-    assert blocks.held((1, 2, 3, 4, 5, 6, 9, 9)) == 4
-    assert blocks.held((5, 6, 7, 8)) == 0
+    assert blocks.count_cached_tokens(LONG) == 12
+    assert blocks.count_cached_tokens((1, 2, 3, 4, 5, 6, 9, 9)) == 4
+    assert blocks.count_cached_tokens((5, 6, 7, 8)) == 0
     blocks = follow(STORED, FORKED)
-    assert blocks.held(LONG) == 8
-    assert blocks.held((1, 2, 3, 4, 5, 6, 9, 9)) == 8
+    assert blocks.count_cached_tokens(LONG) == 8
+    assert blocks.count_cached_tokens((1, 2, 3, 4, 5, 6, 9, 9)) == 8
 
 
 def test_salts_and_other_memories_are_kept_apart() -> None:
     blocks = follow(STORED, FORKED, SALTED)
     assert len(blocks) == 4
-    assert blocks.held(LONG, salt="tenant") == 4
-    assert blocks.held(LONG, salt="other") == 0
-    assert blocks.held(LONG, model="adapter") == 0
+    assert blocks.count_cached_tokens(LONG, salt="tenant") == 4
+    assert blocks.count_cached_tokens(LONG, salt="other") == 0
+    assert blocks.count_cached_tokens(LONG, model="adapter") == 0
     assert len(follow(STORED, CLEARED)) == 0
 
 
@@ -107,9 +107,9 @@ def test_lost_messages_are_asked_for_again_or_all_is_forgotten() -> None:
     assert order.feed(message(1, FORKED), can_replay=True) == 0
     assert order.feed(message(0, STORED)) is None
     assert order.feed(message(1, FORKED), can_replay=True) is None
-    assert blocks.held(LONG) == 8
+    assert blocks.count_cached_tokens(LONG) == 8
     assert order.feed(message(0, STORED)) is None, "it came twice"
-    assert blocks.held(LONG) == 8
+    assert blocks.count_cached_tokens(LONG) == 8
     assert order.feed(message(3, SALTED)) is None, "number 2 is lost for good"
     assert len(blocks) == 1
     news = blocks.news()
@@ -133,7 +133,7 @@ def test_no_message_breaks_the_reading(batches: list[bytes], data: Any) -> None:
     for batch in batches:
         order.feed(message(data.draw(st.integers(0, 6)), batch), can_replay=data.draw(st.booleans()))
         blocks.ended(1, LONG)
-        assert blocks.held(LONG) in (0, 4, 8, 12)
+        assert blocks.count_cached_tokens(LONG) in (0, 4, 8, 12)
 
 
 class Counting(dict[Any, Any]):

@@ -174,6 +174,17 @@ def _describe_job(words: list[str]) -> list[str]:
     return [*_join_flags(words[:end], "--cluster", _JOB_CLUSTER), *words[end:]]
 
 
+def _configure_method(words: list[str]) -> list[str]:
+    """Return `learn prompts` with its flags of a method as options of `--by`."""
+    old = [word for word in words if word.partition("=")[0] in ("--rounds", "--runs")]
+    by, rest = _take_flag(words, "--by")
+    for flag, method in (("--rounds", "combee"), ("--runs", "gepa")):
+        value, rest = _take_flag(rest, flag)
+        if value and by in ("", method):
+            by = f"{method}:{flag[2:]}={value}"
+    return [*rest, "--by", by] if old else words
+
+
 def _select_runs(words: list[str]) -> list[str]:
     """Return `runs export` with its flags of the choice as fields of `--select`."""
     valued = [f"{word}=true" if word in ("--verified", "--distinct") else word for word in words]
@@ -225,6 +236,7 @@ _REWRITTEN: dict[str, Callable[[list[str]], list[str]]] = {
     "batch": _count_actors,
     "eval": _name_source,
     "job manifest": _describe_job,
+    "learn prompts": _configure_method,
     "runs export": _select_runs,
     "runs limit": _set_limit,
     "runs list": _look_once,

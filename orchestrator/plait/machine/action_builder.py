@@ -113,10 +113,10 @@ def conversation(step: Node, own: bool) -> TalkHistory:
     # Oldest first: each turn extends the history of the turn before it.
     for last, first in reversed(turns):
         assert last.outcome.own is not None and first.step.op.kind == "think"
-        asked = _asked(first)
+        asked = _sent_messages(first)
         calls = talk.calls + sum(len(message.tool_calls) for message in asked)
         turn = assistant_message(first.step.op.begin + last.outcome.own.line, 1 + calls)
-        talk = last.talk = TalkHistory(talk.messages.then((*asked, turn)), calls + len(turn.tool_calls))
+        talk = last.talk = TalkHistory(talk.messages.append_items((*asked, turn)), calls + len(turn.tool_calls))
     return talk
 
 
@@ -124,7 +124,7 @@ def _chats(node: Node) -> bool:
     return node.step.op.kind == "think" and node.step.op.chat
 
 
-def _asked(node: Node) -> tuple[Message, ...]:
+def _sent_messages(node: Node) -> tuple[Message, ...]:
     """Return the messages that a step sent to the model in its conversation."""
     op = node.step.op
     assert op.kind == "think"
@@ -165,7 +165,7 @@ def _prompt(node: Node) -> Series[Text | Tokens]:
     begin = (Text(text=op.begin),) if op.begin else ()
     new = [part for part in (*op.model_copy(update=update).parts, *begin) if part.kind != "ref"]
     before = _context(node.after, node.after_own, op.before) if node.after is not None else Series[Text | Tokens]()
-    return before.then(new)
+    return before.append_items(new)
 
 
 def _has_ids(node: Node) -> bool:
@@ -186,7 +186,7 @@ def _context(step: Node, own: bool, before: str = "") -> Series[Text | Tokens]:
     cut = result.text.rfind(before) if before else -1
     kept = result.text if cut < 0 else result.text[:cut]
     if not _has_ids(step):
-        return prompt(step).then([Text(text=kept)] if kept or cut < 0 else ())
+        return prompt(step).append_items([Text(text=kept)] if kept or cut < 0 else ())
     if cut < 0:
         return Series((_tokens(result.prompt_ids + result.token_ids),))
     return Series((_tokens(result.prompt_ids), *([_tokens(result.token_ids, kept)] if kept else ())))

@@ -82,9 +82,9 @@ class Slots:
         # Counted here and not when the worker confirms: the next choice of a worker must see the slot as taken.
         worker.load += tokens
         worker.running += 1
-        self._queue.begun(attempt)
+        self._queue.count_start(attempt)
         if node.place.prefix_group is not None:
-            prefix_groups.begun(node.place.prefix_group, attempt, records.prefixes)
+            prefix_groups.count_start(node.place.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
             self.timers.add(records.now + self.lease, "lease", attempt)
         if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
@@ -120,7 +120,7 @@ class Slots:
             self.stop(second, cause, about)
         return True
 
-    def over(self, attempt: Attempt, usage: Usage | None, read: bool = False, dead: bool = False) -> None:
+    def end_attempt(self, attempt: Attempt, usage: Usage | None, read: bool = False, dead: bool = False) -> None:
         """End an attempt, and free its slot and its reservation.
 
         `read`: its tokens go into its step's value. `dead`: it surely generates no more. Without `usage` the meter
@@ -133,7 +133,7 @@ class Slots:
         run = node.run
         known = usage
         if usage is None:
-            usage = self._unknown(attempt)
+            usage = self._estimate_usage(attempt)
         if attempt.tokens and usage.completion < attempt.tokens:
             sources = usage.sources + _AT_LEAST  # the reports are a lower bound
             usage = usage.model_copy(update={"completion": attempt.tokens, "sources": sources})
@@ -152,9 +152,9 @@ class Slots:
             run.meter.add(usage, read)
         node.attempts.spent = usage if node.attempts.spent is None else node.attempts.spent + usage
         worker.load -= attempt.left
-        self._queue.over(attempt, usage)
+        self._queue.count_end(attempt, usage)
         if node.place.prefix_group is not None:
-            prefix_groups.gone(node.place.prefix_group, attempt, usage, self._records.prefixes)
+            prefix_groups.count_end(node.place.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:
             self._settle(node.account, attempt, usage, known, dead)
         # Steps that a policy keeps for this worker have no other occasion: the next one may take the freed slot.
@@ -181,7 +181,7 @@ class Slots:
             for lane in list(payer.held.heaps):  # a copy: a lane whose last step is taken leaves the mapping
                 self.ask_next(payer.held, lane)
 
-    def _unknown(self, attempt: Attempt) -> Usage:
+    def _estimate_usage(self, attempt: Attempt) -> Usage:
         """Return the usage of an attempt whose worker reported none."""
         node = attempt.node
         if node.step.op.kind != "think":
@@ -197,7 +197,7 @@ class Slots:
             sources=_NOBODY_KNOWS if attempt.charge.cost else UNKNOWN,
         )
 
-    def won(self, attempt: Attempt, result: Result) -> Result:
+    def record_win(self, attempt: Attempt, result: Result) -> Result:
         """Record the attempt that gave its step a value, stop the other one, and return the result.
 
         The result's usage includes the tokens that the attempt continued from; the meter no longer counts these as
@@ -208,7 +208,7 @@ class Slots:
         if node.attempts.live is not None:
             self.stop(node.attempts.live, "superseded")
         node.attempts.ran_on = attempt.worker.name
-        reused = attempt.reused(result) if attempt.resumed_from is not None else 0
+        reused = attempt.count_reused(result) if attempt.resumed_from is not None else 0
         if reused:
             node.run.meter.reuse(reused)
             sources = result.usage.sources + _BY_IDS
@@ -228,15 +228,15 @@ class Slots:
         """Enter a worker, bring one back, or change what one offers."""
         self._queue.worker_up(event)
         self._records.prefixes.limit(event.worker, event.cache_tokens, event.block)
-        self._let_go(self._records.workers[event.worker])
+        self._requeue_held(self._records.workers[event.worker])
 
     def worker_down(self, name: str, returning: bool) -> None:
         """Remove a worker, with everything that it had cached."""
         self._queue.worker_down(name, returning)
         self._records.prefixes.forget(name)
-        self._let_go(self._records.workers[name])
+        self._requeue_held(self._records.workers[name])
 
-    def _let_go(self, worker: WorkerState) -> None:
+    def _requeue_held(self, worker: WorkerState) -> None:
         """Queue all steps that wait for a worker, because it went down or its slots changed."""
         nodes, worker.held = worker.held.nodes(), Backlog[Node]()
         for node in nodes:

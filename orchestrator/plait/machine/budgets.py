@@ -8,7 +8,7 @@ Before an attempt starts it reserves its prompt, which is known, and the tokens 
 is reached, all attempts under it are cut (`Machine`). Example: of a budget of 300 tokens, eight attempts that may
 generate 512 each and usually need 20 start together, and may use the 300 in any proportion.
 
-With `Budget.strict`, on a worker that does not report progress, and while all limits are far off (`far_off`),
+With `Budget.strict`, on a worker that does not report progress, and while all limits are far off (`is_far_off`),
 an attempt reserves all that it may generate.
 Example: of a budget of 100 tokens, two attempts that may generate 60 each get 60 and then, when the first has ended
 after 20 tokens, 60 again.
@@ -207,7 +207,7 @@ def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> _
             return Refusal(_used_up(payer, one, ask, left))
         elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
             granted = fits
-            short = f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_more(payer, one.name)}"
+            short = f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_advise_raise(payer, one.name)}"
     return _Fit(granted, short, waits)
 
 
@@ -215,7 +215,7 @@ FAR_OFF_ATTEMPTS = 16
 """Number of such attempts that must fit into the rest of a limit that is far off."""
 
 
-def far_off(account: Account, tokens: int, price: Price | None) -> bool:
+def is_far_off(account: Account, tokens: int, price: Price | None) -> bool:
     """Return whether an attempt that may generate `tokens` can be charged in full at its start: no limit is near, and
     all reservations together stay within half of the rest. Such an attempt need not report progress, which costs a
     server a line for every token."""
@@ -236,7 +236,7 @@ def _may_give_back(account: Account, limit: _Limit, full: bool, counted: bool) -
     return limit.reserved > 0 if full and not (counted or account.counted) else account.running > 0
 
 
-def _more(account: Account, limit: str) -> str:
+def _advise_raise(account: Account, limit: str) -> str:
     """Return the advice on how to raise a limit."""
     if account.by_default and limit == "tokens" and not account.changed:
         most = account.budget.tokens
@@ -249,7 +249,7 @@ def _more(account: Account, limit: str) -> str:
 
 def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
     """Return the message of a refusal."""
-    raised = _more(account, limit.name)
+    raised = _advise_raise(account, limit.name)
     if limit.name == "tokens":
         return f"{account.owner}: all {account.budget.tokens} tokens are used up; {raised}"
     about = "up to " if ask.estimated else ""
@@ -265,7 +265,7 @@ def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
     return f"{account.owner}: {problem}; {raised}"
 
 
-def _held(account: Account, attempt: Attempt) -> int:
+def _reserved_tokens(account: Account, attempt: Attempt) -> int:
     """Return the tokens that an attempt has reserved in an account and not reported yet."""
     # A strict budget reserves the whole grant; any other only the likely length, because the rest can be cut.
     if account.budget.strict or not attempt.charge.counted:
@@ -292,7 +292,7 @@ def reserve(account: Account, attempt: Attempt) -> None:
     # The prompt is charged at once: the worker reads it whatever becomes of the attempt.
     attempt.charge.cost = price.input * attempt.charge.prompt / MILLION if price is not None else 0.0
     for payer in account.chain():
-        held = _held(payer, attempt)
+        held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens += held
         payer.held_back.thoughts += attempt.charge.thoughts
         payer.held_back.cost += held * _rate(price) + _cost_of_margin(attempt)
@@ -307,12 +307,14 @@ def reserve(account: Account, attempt: Attempt) -> None:
 
 def take_in(account: Account, attempt: Attempt) -> None:
     """Charge an attempt that began before the account was opened."""
-    account.held_back.tokens += _held(account, attempt)
+    account.held_back.tokens += _reserved_tokens(account, attempt)
     account.held_back.thoughts += attempt.charge.thoughts
     account.tokens += attempt.tokens if attempt.charge.counted else 0
     account.prompt += attempt.charge.prompt
     account.held_back.margin += attempt.charge.margin
-    account.held_back.cost += _held(account, attempt) * _rate(attempt.charge.price) + _cost_of_margin(attempt)
+    account.held_back.cost += _reserved_tokens(account, attempt) * _rate(attempt.charge.price) + _cost_of_margin(
+        attempt
+    )
     account.held_back.estimates += attempt.charge.estimated
     account.counted |= attempt.charge.counted
     account.running += 1
@@ -327,9 +329,9 @@ def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -
     reached: Account | None = None
     for payer in account.chain():
         # `_held` reads `attempt.tokens`, and each account reserves by its own rule: add, compare, and restore.
-        held = _held(payer, attempt)
+        held = _reserved_tokens(payer, attempt)
         attempt.tokens += tokens
-        less = held - _held(payer, attempt)
+        less = held - _reserved_tokens(payer, attempt)
         attempt.tokens -= tokens
         payer.held_back.tokens -= less
         payer.held_back.cost -= less * _rate(price)
@@ -341,11 +343,11 @@ def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -
     return reached
 
 
-def reached(account: Account) -> str:
+def reached_limit_message(account: Account) -> str:
     """Return a message naming the limit of tokens or cost that is reached, or an empty text."""
     limit = account.budget
     if limit.tokens is not None and account.tokens >= limit.tokens:
-        return f"{account.owner}: all {limit.tokens} tokens are used up; {_more(account, 'tokens')}"
+        return f"{account.owner}: all {limit.tokens} tokens are used up; {_advise_raise(account, 'tokens')}"
     if limit.total_tokens is not None and account.prompt + account.tokens >= limit.total_tokens:
         return f"{account.owner}: all {limit.total_tokens} tokens, prompts included, are used up; raise `total_tokens`"
     if limit.cost is not None and account.cost >= limit.cost:
@@ -371,7 +373,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     more = tokens - counted  # tokens that were charged while it ran are not charged again
     prompt, cost = _final_prompt_and_cost(attempt, tokens, more, usage, now)
     for payer in account.chain():
-        held = _held(payer, attempt)
+        held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens -= held
         payer.held_back.thoughts -= attempt.charge.thoughts
         payer.thoughts += attempt.charge.thoughts if usage is None else usage.thoughts
@@ -416,7 +418,7 @@ class FlowWaits:
     scopes: Mapping[Account, str]
     """Names of the flow's scopes; any other account is one around the flow."""
 
-    def of(self, node: Node, account: Account) -> int:
+    def count_calls(self, node: Node, account: Account) -> int:
         """Return the number of calls that count against an account."""
         calls = self.calls.get(node.step.name)
         return calls.get(self.scopes.get(account, ""), 0) if calls else 0
@@ -445,7 +447,7 @@ def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: Fl
             turns: dict[Node, int] = {}
             before: dict[Node, int] = {}
             for node in nodes:
-                if waited is not None and (calls := waited.of(node, payer)):
+                if waited is not None and (calls := waited.count_calls(node, payer)):
                     before[node] = calls
                 turns[node] = _turns(node, ChainMap(turns, payer.turns), before.get(node, 0))
                 if turns[node] > limit.turns and not of_flow:
@@ -476,7 +478,7 @@ def _too_many_turns(account: Account, node: Node, turns: int) -> str:
     return f"{account.owner}: {problem}; raise `turns`"
 
 
-def too_late(node: Node) -> str | None:
+def check_turns(node: Node) -> str | None:
     """Return a message if a think step exceeds the limit of turns: its needs may have expanded into more turns than
     were known when it entered the plan."""
     for payer in node.account.chain() if node.account is not None else ():

@@ -75,7 +75,7 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
     # Tickets of the other machine mean nothing here: the steps arrive again, in their old order.
     for node in ready:
         node.place.ticket = node.place.turn = 0
-    for timer in its_timers.of(run):
+    for timer in its_timers.find_timers(run):
         timers.add(timer.at + shift, timer.kind, timer.subject)
     into.runs[run.id] = run
     into.nodes.update((node.id, node) for node in run.nodes)

@@ -28,7 +28,7 @@ from .decision_replay import Order, RefuseOrder
 from .ready_queue import ReadyQueue
 from .records import Blockage, Node, Records, Run, WorkerState
 from .run_statistics import Checkpoint
-from .steps import Steps, raised
+from .steps import Steps, plugin_failure
 from .views import MachineView, NodeView
 
 _MOST_RANK = PRIORITY_STEP // 2 - 1
@@ -83,7 +83,7 @@ class Dispatcher:
             self._block(node, "pause", run.set_aside)
             return
         if worker is None:
-            self._refuse(node, as_failure(NoWorker(self._nobody(node))))
+            self._refuse(node, as_failure(NoWorker(self._explain_no_worker(node))))
             return
         account = node.account
         answer: budgets.Grant | budgets.Wait | budgets.Refusal | None
@@ -132,8 +132,8 @@ class Dispatcher:
         prompt first."""
         account, op = node.account, node.step.op
         if account is None or op.kind == "call":
-            return budgets.admit(account, self.asks(node, worker, node.attempts.checkpoint), self._records.now)
-        late = budgets.too_late(node)
+            return budgets.admit(account, self.build_ask(node, worker, node.attempts.checkpoint), self._records.now)
+        late = budgets.check_turns(node)
         if late is not None:
             return budgets.Refusal(late)  # before its prompt is counted, which would be a wasted request
         known = len(node.attempts.checkpoint.ids) if node.attempts.checkpoint is not None else 0
@@ -143,9 +143,9 @@ class Dispatcher:
                 node.run.prompt_sizes.counting[node.id] = node
                 self._records.actions.append(Count(node.id, worker.name, size))
                 return None
-        return budgets.admit(account, self.asks(node, worker, node.attempts.checkpoint), self._records.now)
+        return budgets.admit(account, self.build_ask(node, worker, node.attempts.checkpoint), self._records.now)
 
-    def asks(self, node: Node, worker: WorkerState, checkpoint: Checkpoint | None) -> budgets.Ask:
+    def build_ask(self, node: Node, worker: WorkerState, checkpoint: Checkpoint | None) -> budgets.Ask:
         """Return the request of a further attempt at a step, without the tokens that it continues from."""
         op, account = node.step.op, node.account
         if op.kind != "think":
@@ -161,7 +161,7 @@ class Dispatcher:
             thoughts = op.most_thoughts
             most += thoughts
         price = worker.price(op.model)
-        counted = worker.reports is not None and not budgets.far_off(account, most, price)
+        counted = worker.reports is not None and not budgets.is_far_off(account, most, price)
         likely = self._records.ended.reserved(node.template_keys, most, known) if counted else most
         if not account.prompts:
             return budgets.Ask(most, likely, counted, price=price, thoughts=thoughts)
@@ -173,7 +173,7 @@ class Dispatcher:
         self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure)))
         self._steps.fail(node, failure)
 
-    def _nobody(self, node: Node) -> str:
+    def _explain_no_worker(self, node: Node) -> str:
         op = node.step.op
         if op.kind != "think" or op.model is None or not self._queue.expects(op.kind):
             lost = f" ({self._records.lost})" if self._records.lost else ""
@@ -236,7 +236,7 @@ class Dispatcher:
                     there = ", ".join(workers) or "none"
                     raise PluginError(f"it places a step on {name!r}, which does not exist (workers: {there})")
             except RAISED as error:
-                failure = raised(policy, error)
+                failure = plugin_failure(policy, error)
                 self.refused.append((len(self._records.actions), RefuseOrder(node.id, failure.bare, run.id)))
                 self._steps.break_with(run, failure)
                 return default, ""
@@ -276,13 +276,13 @@ class Dispatcher:
             return
         lane = node.place.lane
         if wish.worker is None:
-            worker = self._queue.another(lane, first.worker)
+            worker = self._queue.find_other(lane, first.worker)
         else:
             worker = self._records.workers.get(wish.worker)
         if worker is None or worker is first.worker or worker.free <= 0 or not worker.in_lane(lane):
             return
         checkpoint = first.checkpoint()
-        grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), self._records.now)
+        grant = budgets.admit(node.account, self.build_ask(node, worker, checkpoint), self._records.now)
         if isinstance(grant, budgets.Grant) and not grant.short:  # a shorter hedge could only give less than the first
             node.attempts.hedged = True
             node.attempts.hedge = self._slots.begin(node, worker, grant, checkpoint, first.priority, wish.reason)
@@ -318,7 +318,7 @@ class Dispatcher:
             worker = records.workers.get(order.worker)
             if worker is None:
                 return
-            grant = budgets.admit(node.account, self.asks(node, worker, checkpoint), records.now, decided=True)
+            grant = budgets.admit(node.account, self.build_ask(node, worker, checkpoint), records.now, decided=True)
             if not isinstance(grant, budgets.Grant):
                 return
             self.orders.popleft()

@@ -123,7 +123,7 @@ def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
             held += [node.id for node in nodes]
             if nodes and not any(backlog is account.held and key == lane for backlog, key in asked):
                 node = nodes[0]
-                asks = [machine.asks(node, worker) for worker in machine.workers.values() if worker.in_lane(lane)]
+                asks = [machine.build_ask(node, worker) for worker in machine.workers.values() if worker.in_lane(lane)]
                 # Counted attempts are left out: an end under another account may have lowered their likely need.
                 answers = [admit(node.account, ask, machine.now) for ask in asks if not ask.counted]
                 free = bool(answers) and all(isinstance(answer, Grant) for answer in answers)

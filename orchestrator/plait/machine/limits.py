@@ -31,7 +31,7 @@ class LimitEnforcer:
     def cut(self, account: Account) -> None:
         """Cut the attempts under an account whose limit is reached, except those that have used their whole grant:
         they end without a request."""
-        reason = budgets.reached(account)
+        reason = budgets.reached_limit_message(account)
         for attempt in list(self._records.attempts.values()):
             going = attempt.charge.counted and attempt.state == "live" and not attempt.cut
             if going and attempt.tokens < attempt.reserved and budgets.covers(account, attempt.node.account):
@@ -83,7 +83,7 @@ class LimitEnforcer:
             for payer in node.account.chain() if node.account is not None else ():
                 payer.lengths |= budget.tokens is not None
                 payer.thinking |= budget.thinking_tokens is not None
-        if budgets.reached(account):
+        if budgets.reached_limit_message(account):
             self.cut(account)
         # A higher limit has no event of its own that would wake the steps behind the old one.
         for lane in list(account.held.heaps):

@@ -84,10 +84,10 @@ from .attempt_lifecycle import Slots
 from .decision_replay import Order, RefuseOrder, take_over
 from .dispatch import Dispatcher, Reviews
 from .limits import LimitEnforcer, exceeded
-from .plans import Plans, repeats
+from .plans import Plans, is_duplicate
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
-from .steps import Steps, judge_at_deadline, late
+from .steps import Steps, deadline_failure, judge_at_deadline
 from .value_sizes import read_after
 from .views import MachineView, NodeView
 from .wait_queues import Timer, Timers
@@ -215,14 +215,14 @@ class Machine:
             hedges.clear()
         return self._close_answer()
 
-    def reviewed(self, attempt: int) -> bool | None:
+    def is_reviewed(self, attempt: int) -> bool | None:
         """Return whether policies or budgets read each report of an attempt; `None` for an attempt that is over."""
         live = self.attempts.get(attempt)
         return None if live is None else live.charge.counted or bool(live.node.run.policies.reviewers)
 
-    def asks(self, node: Node, worker: WorkerState) -> budgets.Ask:
+    def build_ask(self, node: Node, worker: WorkerState) -> budgets.Ask:
         """Return the request that an attempt at a step on a worker would make to its budgets."""
-        return self._dispatcher.asks(node, worker, node.attempts.checkpoint)
+        return self._dispatcher.build_ask(node, worker, node.attempts.checkpoint)
 
     def reach(self, attempt: int) -> int:
         """Return the number of steps that an attempt's end concerns: its step's dependants, or a join's branches."""
@@ -240,7 +240,7 @@ class Machine:
         """Return the approximate number of characters that joins read when an attempt's step ends, up to `most`."""
         return read_after(live.node, most) if (live := self.attempts.get(attempt)) and live.node.dependants else 0
 
-    def finished(self, run: str) -> Run | None:
+    def find_finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
         return next((ended for ended in self.retired if ended.id == run), None)
 
@@ -302,7 +302,7 @@ class Machine:
             self.late += 1
             return None
         read = attempt.state == "live"
-        self._slots.over(attempt, event.result.usage, read=read)
+        self._slots.end_attempt(attempt, event.result.usage, read=read)
         if not read:
             return None
         # An answer that stopped by itself is whole, even if its grant was short.
@@ -312,11 +312,11 @@ class Machine:
             ended = AttemptEnd(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
             node = attempt.node
             self._records.ended.add(node.template_keys, ended, node.run.lengths)
-        return self._won(attempt, event.result, exceeded(short) if short else None)
+        return self._take_result(attempt, event.result, exceeded(short) if short else None)
 
-    def _won(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
+    def _take_result(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:
         """Make the result of a live attempt that is over its step's; `limited`: the limit that cut it, if any."""
-        node, result = attempt.node, self._slots.won(attempt, result)
+        node, result = attempt.node, self._slots.record_win(attempt, result)
         node.outcome.limited = node.outcome.limited or limited
         if node.outcome.limited and not result.partial:
             result = result.model_copy(update={"partial": True})
@@ -327,7 +327,7 @@ class Machine:
         if node.step.expands:
             self._steps.expand(node, result)
         else:
-            self._steps.done(node, result, node.path_tokens.own)
+            self._steps.finish_with_value(node, result, node.path_tokens.own)
         return node
 
     def _on_progressed(self, event: Progressed) -> Node | None:
@@ -389,7 +389,7 @@ class Machine:
         live = attempt.state == "live"
         # Empty usage of a lost attempt means that it is unknown; with any other failure it means that nothing was used.
         known = event.usage != Usage() or not event.failure.lost
-        self._slots.over(attempt, event.usage if known else None, dead=True)
+        self._slots.end_attempt(attempt, event.usage if known else None, dead=True)
         if not live:
             return None
         self._steps.retry_or_fail(attempt, event.failure)
@@ -404,10 +404,10 @@ class Machine:
         # A cut attempt that generated something has a value: the end of a budget is like the end of `max_tokens`.
         if live and attempt.cut and (result.usage.completion or attempt.tokens):
             text = "".join(attempt.text) if result.value is None else result.value
-            self._slots.over(attempt, result.usage, read=True)
+            self._slots.end_attempt(attempt, result.usage, read=True)
             result = result.model_copy(update={"finish": "length", "value": text})
-            return self._won(attempt, result, exceeded(attempt.cut))
-        self._slots.over(attempt, result.usage)
+            return self._take_result(attempt, result, exceeded(attempt.cut))
+        self._slots.end_attempt(attempt, result.usage)
         if live and attempt.cut:
             self._cut_off(attempt)
         elif live:
@@ -431,7 +431,7 @@ class Machine:
         lost = [attempt for attempt in self.attempts.values() if attempt.worker.name == event.worker]
         live = [attempt for attempt in lost if attempt.state == "live"]
         for attempt in lost:
-            self._slots.over(attempt, None, dead=True)
+            self._slots.end_attempt(attempt, None, dead=True)
         self._steps.lose_worker(live, event.worker, message)
 
     # -- events of runs ------------------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ class Machine:
                 prefix = f"{node.id}/" if node.attempts.count <= 1 else f"{node.id}~{node.attempts.count}/"
                 level = node.scope.level + (node.scope.owner is not None or not is_root(node.step))
                 node.inner = Scope(node.run, node, node.scope, prefix, level)
-            if repeats(event.patch, node.inner):
+            if is_duplicate(event.patch, node.inner):
                 self.late += 1
             else:
                 try:
@@ -532,25 +532,25 @@ class Machine:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _on_tick(self, event: Tick) -> None:
-        for timer in self._slots.timers.due(self._records.now):
-            self._due(timer, event)
+        for timer in self._slots.timers.pop_due(self._records.now):
+            self._handle_timer(timer, event)
 
-    def _due(self, timer: Timer, event: Tick) -> None:
+    def _handle_timer(self, timer: Timer, event: Tick) -> None:
         match timer.subject:
             case Node() as node if timer.kind == "retry":
                 if node.state is WAITING:
                     self._steps.ready(node)
             case Node() as node:
                 if node.state is WAITING:
-                    node.outcome.limited = node.outcome.limited or late(node)
+                    node.outcome.limited = node.outcome.limited or deadline_failure(node)
                     self._steps.obey(node, judge_at_deadline(node))
             case Attempt() as attempt if timer.kind == "lease":
                 self._lease_over(attempt)
             case Attempt() as attempt:
                 if attempt.state == "stopping":
-                    self._slots.over(attempt, None)
+                    self._slots.end_attempt(attempt, None)
                 elif attempt.state == "live" and attempt.cut:
-                    self._slots.over(attempt, None)
+                    self._slots.end_attempt(attempt, None)
                     self._cut_off(attempt)
             case Run() as run:
                 if run.wake == timer.at and not run.over:  # an earlier review has replaced other timers

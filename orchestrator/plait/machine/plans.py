@@ -97,7 +97,7 @@ class Plans:
                 (name.outcome.limited for name in scope.names.values() if name.outcome.limited), None
             )
         if scope is None or scope.output is None:
-            self._steps.done(node, node.outcome.own, node.path_tokens.own)
+            self._steps.finish_with_value(node, node.outcome.own, node.path_tokens.own)
             return
         self._steps.move(node, EXPANDED)
         self.close_scope(scope)
@@ -162,7 +162,7 @@ def insert(
     if scope.owner is not None:
         _refuse_outer_cycles(nodes.values(), scope)
     allowed = [node for node in order if node.step.name not in refused] if refused else order
-    message = enter(group, allowed, scope.level, _waited(plan, scope, group, waited))
+    message = enter(group, allowed, scope.level, _build_flow_waits(plan, scope, group, waited))
     if message:
         raise BudgetExceeded(message)
     accounts = _open_step_accounts(nodes.values(), group, now)
@@ -195,7 +195,7 @@ def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float
     return open_account(plan.budget, f"{group} {scope.prefix or scope.run.id}", around, now, scope.level), False
 
 
-def _waited(
+def _build_flow_waits(
     plan: Plan, scope: Scope, group: Account | None, calls: Mapping[str, Mapping[str, int]] | None
 ) -> FlowWaits | None:
     """Return the calls that a flow had waited for, with the accounts of its scopes that limit turns."""
@@ -207,7 +207,7 @@ def _waited(
     return FlowWaits(calls, scopes)
 
 
-def repeats(patch: Plan, scope: Scope) -> bool:
+def is_duplicate(patch: Plan, scope: Scope) -> bool:
     """Return whether a patch holds nothing but steps that its scope already has: a duplicate."""
     if not patch.steps or (patch.output is not None and scope.names.get(patch.output) is not scope.output):
         return False

@@ -24,7 +24,7 @@ BEGINNING = 1024
 """Bytes of a prompt that choose its worker, so that independent processes choose the same one."""
 
 
-def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
+def count_start(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
     """Count a new attempt, and the context tokens that it needs on its worker."""
     host, node = attempt.worker, attempt.node
     worker, attempt.beside = host.name, host.running
@@ -43,7 +43,7 @@ def begun(group: PrefixGroup, attempt: Attempt, index: PrefixIndex) -> None:
     group.live[worker] = group.live.get(worker, 0) + 1
 
 
-def gone(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex) -> None:
+def count_end(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixIndex) -> None:
     """Count the end of an attempt, and free its context tokens."""
     host = attempt.worker
     if attempt.node.step.op.kind == "think":

@@ -179,7 +179,7 @@ class ReadyQueue:
         """Return the worker with a free slot that runs the fewest attempts (by name among equals), or `None`."""
         return self._lane(lane).least_loaded()
 
-    def another(self, lane: str, beside: WorkerState) -> WorkerState | None:
+    def find_other(self, lane: str, beside: WorkerState) -> WorkerState | None:
         """Return the worker other than `beside` with a free slot and the fewest attempts, or `None`."""
         free = (
             worker
@@ -230,7 +230,7 @@ class ReadyQueue:
         """Count tokens that an attempt has reported."""
         attempt.due = attempt.node.run.share.think.count_tokens(tokens, attempt.due)
 
-    def begun(self, attempt: Attempt) -> None:
+    def count_start(self, attempt: Attempt) -> None:
         """Count an attempt that begins."""
         node = attempt.node
         share = node.run.share
@@ -239,7 +239,7 @@ class ReadyQueue:
         else:
             share.call.served += 1
 
-    def over(self, attempt: Attempt, usage: Usage) -> None:
+    def count_end(self, attempt: Attempt, usage: Usage) -> None:
         """Count the end of an attempt, which gives its slot back."""
         node, worker = attempt.node, attempt.worker
         worker.running -= 1

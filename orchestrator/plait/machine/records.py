@@ -466,7 +466,7 @@ class WorkerState:
 
     def pace(self, attempts: int) -> float | None:
         """Return the seconds per token with this number of attempts on it, or `None` if unknown."""
-        return self.speed.at(attempts)
+        return self.speed.seconds_per_token(attempts)
 
     def price(self, model: str | None) -> Price | None:
         """Return the price of a model on this worker, or `None` if it is unknown."""

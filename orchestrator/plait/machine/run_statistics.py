@@ -136,7 +136,7 @@ class Figures:
         self.resumed_from = None  # a worker that reports no ids accepts none either: it restarted the text
         return ""
 
-    def reused(self, result: Result) -> int:
+    def count_reused(self, result: Result) -> int:
         """Return the number of tokens of its result that come from its checkpoint."""
         if self.resumed_from is None:
             return 0
@@ -305,7 +305,7 @@ class DecodeSpeed:
         self.square = self.square * _KEEP + beside * beside
         self.product = self.product * _KEEP + beside * each_token
 
-    def at(self, attempts: int) -> float | None:
+    def seconds_per_token(self, attempts: int) -> float | None:
         """Return the expected seconds per token with this number of attempts, or `None` before the first end.
 
         If all points lie close together, the slope is assumed to be half of the proportional one.
@@ -457,7 +457,7 @@ class EndedSteps:
             lengths.setdefault(key, deque(maxlen=LATEST)).append(ended.tokens)
             self._medians.pop(key, None)
 
-    def like(self, keys: TemplateKeys) -> Sequence[AttemptEnd]:
+    def find_similar(self, keys: TemplateKeys) -> Sequence[AttemptEnd]:
         """Return the ends of a step's template, the oldest first; if these are few, those of its wide class."""
         wide, key = keys
         ends = self.ends.get(key, ())

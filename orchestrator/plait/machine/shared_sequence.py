@@ -22,7 +22,7 @@ class Series(Generic[T]):
         """Shared with the continuations of this series, which owns the first `_length` items."""
         self._length = len(self._items)
 
-    def then(self, more: Iterable[T]) -> Series[T]:
+    def append_items(self, more: Iterable[T]) -> Series[T]:
         """Return the series continued by more items."""
         longer: Series[T] = Series()
         shared = self._items

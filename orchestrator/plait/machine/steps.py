@@ -36,7 +36,7 @@ from ..core.view import Branch
 from .attempt_lifecycle import Slots
 from .ready_queue import ReadyQueue
 from .records import Attempt, Node, Records, Run, Scope
-from .value_sizes import charge_join, charge_references, most_of, of_branches
+from .value_sizes import branch_weights, byte_limit, charge_join, charge_references
 from .views import MachineView, NodeView, branches_of, decided
 
 _TRY = "try "
@@ -95,7 +95,7 @@ class Steps:
                 return False
         return True
 
-    def done(self, node: Node, result: Result, path: int) -> None:
+    def finish_with_value(self, node: Node, result: Result, path: int) -> None:
         """End a step with a value; `path` is the longest chain of generated tokens that it was made from."""
         node.outcome.result, node.path_tokens.total = result, path
         node.move(DONE, self._records)
@@ -259,7 +259,7 @@ class Steps:
         owner.outcome.limited = owner.outcome.limited or output.outcome.limited
         if output.outcome.result is not None:
             path = output.path_tokens.total if _is_flow(owner) else max(output.path_tokens.total, owner.path_tokens.own)
-            self.done(owner, output.outcome.result, path)
+            self.finish_with_value(owner, output.outcome.result, path)
         elif output.outcome.failure is not None:
             self.fail(owner, output.outcome.failure.bare)
         else:
@@ -272,7 +272,7 @@ class Steps:
         try:
             ruling = judge(node, arrived)
         except RAISED as error:
-            self.fail(node, raised(node.merge, error))
+            self.fail(node, plugin_failure(node.merge, error))
             return
         if ruling is not WAIT:
             self.obey(node, ruling)
@@ -298,7 +298,7 @@ class Steps:
         try:
             result = conclude(node)
         except RAISED as error:
-            self.fail(node, raised(node.merge, error))
+            self.fail(node, plugin_failure(node.merge, error))
             return
         node.outcome.own = result
         node.outcome.limited = limit_of(node)
@@ -306,7 +306,7 @@ class Steps:
             [node.path_tokens.before, *(dep.path_tokens.total for dep in node.deps if dep.state is DONE)]
         )
         if not node.step.expands and result.patch is None:
-            self.done(node, result, node.path_tokens.own)
+            self.finish_with_value(node, result, node.path_tokens.own)
             return
         node.join.released = True  # before the release cancels its branches, which would count as ended
         self.expand(node, result)
@@ -318,7 +318,7 @@ class Steps:
 
     def break_run(self, run: Run, plugin: Policy, error: BaseException) -> None:
         """End a run whose policy raised."""
-        self.break_with(run, raised(plugin, error))
+        self.break_with(run, plugin_failure(plugin, error))
 
     def break_with(self, run: Run, failure: Failure) -> None:
         """End a run with the failure of a policy, unless one has ended it already."""
@@ -337,7 +337,7 @@ def _cause_of(failure: Failure) -> Cause:
     return _LIMITS.get(failure.kind, "failed")
 
 
-def raised(plugin: Policy | Merge | None, error: BaseException) -> Failure:
+def plugin_failure(plugin: Policy | Merge | None, error: BaseException) -> Failure:
     """Return the failure of a step or run whose plugin raised."""
     problem = writable(f"{type(plugin).__name__} raised {type(error).__name__}: {error}")
     return Failure(kind=PluginError.__name__, message=problem, frames=frames_of(error))
@@ -393,11 +393,11 @@ def judge_at_deadline(node: Node, failure: Failure | None = None) -> Ruling:
         return CLOSE
     if failure is not None:
         return Ruling("fail", failure)
-    short = late(node)
+    short = deadline_failure(node)
     return Ruling("fail", short.model_copy(update={"message": f"{short.message}, {enough} are needed"}))
 
 
-def late(node: Node) -> Failure:
+def deadline_failure(node: Node) -> Failure:
     """Return the failure of a join at its deadline, with the number of its finished branches."""
     op = node.step.op
     assert op.kind == "join"
@@ -414,12 +414,12 @@ def conclude(node: Node) -> Result:
     """Return a join's result over its finished branches. Errors of the merge propagate. Values of branches are shared
     with the result, not copied, however often it holds them."""
     assert node.merge is not None
-    branches, known = branches_of(node), of_branches(node)
+    branches, known = branches_of(node), branch_weights(node)
     node.join.seen = None
     verdict = node.merge.merge(branches, node.run.task)
     if not isinstance(verdict, Verdict):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"it returned a {type(verdict).__name__} instead of a Verdict")
-    weight, most = measure_value(verdict.value, known, most_of(node.run)), most_of(node.run)
+    weight, most = measure_value(verdict.value, known, byte_limit(node.run)), byte_limit(node.run)
     if weight.bytes > most:
         raise ValueError(f"its value has more than {most:,} bytes: raise `value_bytes`")
     result = Result(

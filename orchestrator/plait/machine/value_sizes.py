@@ -50,16 +50,16 @@ def weight_of(node: Node) -> ValueSize:
         if inner is not None and inner.outcome.result is node.outcome.result:
             node.outcome.weight = weight_of(inner)
         else:  # a worker's value shares nothing with others
-            node.outcome.weight = measure_value(node.outcome.result.value, {}, most_of(node.run))
+            node.outcome.weight = measure_value(node.outcome.result.value, {}, byte_limit(node.run))
     return node.outcome.weight
 
 
-def most_of(run: Run) -> int:
+def byte_limit(run: Run) -> int:
     """Return the limit in bytes for the values of a run."""
     return MOST_BYTES if run.request.value_bytes is None else run.request.value_bytes
 
 
-def of_branches(node: Node) -> dict[Same, ValueSize]:
+def branch_weights(node: Node) -> dict[Same, ValueSize]:
     """Return the weights of the values of a join's branches."""
     return {
         Same(dep.outcome.result.value): weight_of(dep)
@@ -86,11 +86,11 @@ def _charge(node: Node, weight: int) -> Failure | None:
     run = node.run
     # Added before the check: a refused read stays counted, so that the plan cannot try again with a smaller one.
     run.put += weight
-    if run.put <= most_of(run):
+    if run.put <= byte_limit(run):
         return None
     return as_failure(
         BudgetExceeded(
-            f"{node.id}: the values that this run combines exceed {most_of(run):,} bytes: let its joins read fewer, or "
-            "raise `value_bytes`"
+            f"{node.id}: the values that this run combines exceed {byte_limit(run):,} bytes: let its joins read fewer, "
+            "or raise `value_bytes`"
         )
     )

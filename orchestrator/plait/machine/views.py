@@ -354,7 +354,7 @@ class MachineView:
 
     def peers(self, step: AnyStep) -> Sequence[AttemptEnd]:
         node = self._records.nodes.get(step.id)
-        return () if node is None else self._records.ended.like(node.template_keys)
+        return () if node is None else self._records.ended.find_similar(node.template_keys)
 
     def expected_tokens(self, step: AnyStep, share: float = QUANTILE) -> float:
         node = self._records.nodes.get(step.id)

@@ -296,7 +296,7 @@ class Timers:
         self._order += 1
         heapq.heappush(self.heap, Timer(at, self._order, kind, subject))
 
-    def due(self, now: float) -> Iterator[Timer]:
+    def pop_due(self, now: float) -> Iterator[Timer]:
         """Take out and yield the timers whose time has come."""
         self._armed = None
         while self.heap and self.heap[0].at <= now:
@@ -314,7 +314,7 @@ class Timers:
         self._armed = self.heap[0].at
         return self._armed
 
-    def of(self, run: Run) -> Iterator[Timer]:
+    def find_timers(self, run: Run) -> Iterator[Timer]:
         """Yield a run's timers that are not stale, in the order in which they were set."""
         yield from sorted(
             (timer for timer in self.heap if not timer.stale and _run_of(timer) is run), key=lambda timer: timer.order

@@ -290,7 +290,7 @@ class RunLog:
         for name in names:
             if self._only is not None and name not in self._only:
                 continue
-            records = machine.runs.get(name) or machine.finished(name)
+            records = machine.runs.get(name) or machine.find_finished(name)
             run = self.runs.get(name)
             if run is None:
                 if isinstance(event, Submitted) and event.run == name:

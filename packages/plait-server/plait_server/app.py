@@ -24,7 +24,7 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
 from .errors import RETRY_AFTER_S, ApiError, not_found, of_error
-from .http import EventStream, apart, read, same_page, unless_disconnected
+from .http import EventStream, apart, read, refuse_body, same_page, unless_disconnected
 from .messages import CountBody, Messages
 from .new_runs import NewRuns
 from .response_body import ResponseBody
@@ -259,6 +259,8 @@ class _Endpoint:
                 return
             except Exception as error:
                 answer = self._error(error)
+                if request.method == "POST":
+                    answer.headers.update(await refuse_body(request, self._service.settings))
             await answer(scope, receive, send_counted)
         finally:
             await place.aclose()

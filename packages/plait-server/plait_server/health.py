@@ -49,6 +49,7 @@ class ServerHealth:
         self._away: dict[str, float] = {}
         """By upstream that does not answer: since when."""
         self._probing: asyncio.Task[None] | None = None
+        self._store_fails = False
         self._said_unsalted = False
 
     def __call__(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
@@ -67,7 +68,7 @@ class ServerHealth:
     def problems(self) -> tuple[str, ...]:
         """Why the server cannot serve, for any reader; empty if it can."""
         problems = ["no upstream answers"] if self._models and len(self._away) == len(self._models) else []
-        if self._probing is not None:
+        if self._store_fails:
             problems.append("requests cannot be stored")
         if self.unsalted:
             problems.append("tenants cannot be kept apart")
@@ -100,25 +101,33 @@ class ServerHealth:
                         "for tenants that may share it, or use vLLM", ", ".join(names))  # fmt: skip
 
     def note_error(self, error: BaseException) -> None:
-        """Take note of an error that a request has met: of the store's, the server is not ready until it can write
-        again."""
+        """Take note of an error that a request has met. If the store cannot be written, the server is not ready until
+        it can be."""
         cause = error.__cause__ if isinstance(error, ApiError) else error
-        if isinstance(cause, ConfigError) and self._store is not None and self._probing is None:
-            log.warning("requests fail and the server is not ready: %s", cause)
-            self._probing = asyncio.ensure_future(self._probe())
+        if isinstance(cause, ConfigError) and self._probing is None:
+            self._probing = asyncio.ensure_future(self._probe(cause))
 
-    async def _probe(self) -> None:
-        """Try to write until it succeeds."""
-        assert self._store is not None
+    async def _probe(self, cause: ConfigError) -> None:
+        """Log the cause, and try to write until it succeeds. What is no problem of the store makes nothing not ready:
+        else a client that finds such an error could take the server out of service."""
         began = time.monotonic()
         try:
+            if await self._is_writable():
+                log.warning("a request has failed: %s", cause)
+                await asyncio.sleep(PROBE_INTERVAL_S)  # one line for many
+                return
+            self._store_fails = True
+            log.warning("requests fail and the server is not ready: %s", cause)
             while True:
                 await asyncio.sleep(PROBE_INTERVAL_S)
-                if await asyncio.to_thread(is_writable, self._store):
+                if await self._is_writable():
                     break
             log.warning("requests can be stored again, after %.0f s", time.monotonic() - began)
         finally:
-            self._probing = None
+            self._probing, self._store_fails = None, False
+
+    async def _is_writable(self) -> bool:
+        return self._store is None or await asyncio.to_thread(is_writable, self._store)
 
     async def close(self) -> None:
         """Stop probing."""

@@ -31,6 +31,7 @@ __all__ = [
     "apart",
     "json_only",
     "read",
+    "refuse_body",
     "same_page",
     "sse",
     "unless_disconnected",
@@ -44,6 +45,8 @@ P = ParamSpec("P")
 _FIELDS = 200
 _DISCARDED, _LINGER = 4, 2.0
 """How many times the longest body, and for how many seconds, is read of one that is refused."""
+_READ = "plait.read"
+"""In the scope of a request: whether its body was read, or refused."""
 _COUNTED = 64 << 10
 """Bytes whose values are counted at a time."""
 
@@ -101,6 +104,8 @@ def _name(address: str) -> str:
 async def read(request: Request, model: type[B], settings: Settings, max_bytes: int | None = None) -> B:
     """Return the body of a request, of `max_bytes` at most (by default those of the settings). Raises `ApiError` for
     one that is too long, too slow, has too many values, or does not fit the model."""
+    if request.headers.get("content-type"):
+        json_only(request)
     place: Place | None = request.scope.get(PLACE)
     held = None if place is None else place.body
     pieces = await _pieces(request, settings, settings.body_bytes if max_bytes is None else max_bytes, held)
@@ -155,6 +160,7 @@ def _too_long(most: int) -> ApiError:
 
 
 async def _pieces(request: Request, settings: Settings, most: int, held: BodyBytes | None) -> list[bytes]:
+    request.scope[_READ] = True
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > most:
         await _discard(request, most)
@@ -175,6 +181,15 @@ async def _pieces(request: Request, settings: Settings, most: int, held: BodyByt
         raise ApiError(408, f"the body did not arrive within {settings.body_seconds:g} s", code="body_too_slow",
                        headers={"connection": "close"}) from None  # fmt: skip
     return pieces
+
+
+async def refuse_body(request: Request, settings: Settings) -> dict[str, str]:
+    """Read on for a while if the body of a refused request is long and unread. Returns headers for the answer."""
+    length, chunked = request.headers.get("content-length", "0"), "transfer-encoding" in request.headers
+    if request.scope.get(_READ) or (length.isdigit() and int(length) < LARGE_BODY_BYTES and not chunked):
+        return {}
+    await _discard(request, settings.body_bytes)
+    return {"connection": "close"}
 
 
 async def _discard(request: Request, most: int) -> None:

@@ -96,7 +96,7 @@ async def by_messages(served: Any, bench: Workbench, asked: str) -> str:
     anthropic: Any = pytest.importorskip("anthropic")
     tools = [{"name": name, "input_schema": each} for name, each in SCHEMAS.items()]
     messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": asked}]}]
-    async with anthropic.AsyncAnthropic(base_url=served.url, api_key="none", max_retries=0) as client:
+    async with anthropic.AsyncAnthropic(base_url=served.url, api_key=served.key, max_retries=0) as client:
         for _ in range(TURNS):
             async with client.messages.stream(
                 model=MODEL, max_tokens=500, system="You mend code.", messages=messages, tools=tools

@@ -106,6 +106,7 @@ async def pay(sum: int, ctx: ToolContext) -> str:
 PAYS = {"plan": {"steps": [{"name": "p", "op": {"kind": "call", "tool": "pay", "args": {"sum": 5}}}], "output": "p"}}
 
 
+@pytest.mark.without_keys("who asks is the operator: of tenants only those that approve allow calls, and none its own")
 async def test_a_question_is_an_interrupt_and_its_answer_goes_on(serve: Any) -> None:
     async with serve(tools=[pay]) as served:
         first = await post(served, forwardedProps={"plait": PAYS})

@@ -16,6 +16,7 @@ from plait_server import connections
 from plait_server.connections import Connections, count_connections, raise_descriptor_limit
 from plait_server.settings import Settings
 
+pytestmark = pytest.mark.alone("it counts the connections of the server, and others have some")
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 

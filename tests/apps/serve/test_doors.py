@@ -26,7 +26,7 @@ def claude(request: pytest.FixtureRequest) -> Any:
     anthropic: Any = pytest.importorskip("anthropic")
 
     def of(served: Any, **options: Any) -> Any:
-        client = anthropic.AsyncAnthropic(base_url=served.url, api_key="none", max_retries=0, **options)
+        client = anthropic.AsyncAnthropic(base_url=served.url, api_key=served.key, max_retries=0, **options)
         served.clients.push_async_callback(client.close)
         return client
 

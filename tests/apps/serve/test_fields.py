@@ -65,7 +65,7 @@ async def test_several_choices_of_any_planner(serve: Any) -> None:
 
 
 async def test_several_choices_are_streamed_side_by_side(serve: Any) -> None:
-    async with serve(Reply(text="one two three", tokens_per_second=100)) as served:
+    async with serve(Reply(text="one two three", tokens_per_second=20)) as served:
         stream = await served.client().chat.completions.create(
             model="q", messages=ASK, n=3, stream=True, stream_options={"include_usage": True}
         )

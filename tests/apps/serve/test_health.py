@@ -178,12 +178,33 @@ async def test_a_store_that_cannot_be_written_is_503_and_not_ready_while_it_last
             failed = await http.post("/v1/responses", json=body)
             assert failed.status_code == 503 and int(failed.headers["retry-after"]) > 0, failed.text
             assert str(tmp_path) not in failed.text and failed.json()["error"]["code"] == "server_unavailable"
-        assert (await http.get("/readyz")).text == "not ready: requests cannot be stored"
+        assert (await until(http, "/readyz", 503)).text == "not ready: requests cannot be stored"
         full[0] = False
         await until(http, "/readyz", 200)
         assert (await http.post("/v1/responses", json=body)).status_code == 200
     assert len(warnings("requests fail and the server is not ready")) == 1
     assert len(warnings("can be stored again")) == 1
+
+
+async def test_an_error_of_settings_alone_does_not_take_the_server_out_of_service(
+    serve: Any, tmp_path: Path, monkeypatch: Any, warnings: Any
+) -> None:
+    def put(*_: Any) -> None:
+        raise ConfigError("a setting makes no sense")
+
+    monkeypatch.setattr(documents.Documents, "put", put)
+    async with (
+        serve("fine", journal=str(tmp_path / "runs.db")) as served,
+        httpx.AsyncClient(base_url=served.url) as http,
+    ):
+        for _ in range(5):
+            failed = await http.post("/v1/responses", json={"model": "q", "input": "x", "background": True})
+            assert failed.status_code == 503 and "setting" not in failed.text
+            assert (await http.get("/readyz")).status_code == 200
+        async with asyncio.timeout(30):
+            while not warnings("a setting makes no sense"):
+                await asyncio.sleep(0.01)
+    assert len(warnings("a request has failed: a setting makes no sense")) == 1
 
 
 async def test_attempts_and_errors_of_upstreams_are_counted(serve: Any) -> None:

@@ -29,6 +29,7 @@ async def posted(url: str, headers: dict[str, str], path: str = "/v1/responses")
         return await client.post(url + path, content=json.dumps(BODY), headers={**kind, **headers})
 
 
+@pytest.mark.without_keys("with keys a foreign page has no key, and hosts are free")
 @pytest.mark.parametrize(("headers", "status", "code"), FOREIGN)
 async def test_what_a_page_of_the_web_can_send_is_turned_away(
     serve: Any, headers: dict[str, str], status: int, code: str
@@ -50,6 +51,7 @@ async def test_this_machine_is_answered_and_so_are_hosts_that_are_named(serve: A
         assert (await posted(served.url, {"host": "evil.example"})).status_code == 421
 
 
+@pytest.mark.without_keys("with keys a foreign page has no key, and hosts are free")
 async def test_an_open_server_answers_for_every_host_but_not_for_foreign_pages(serve: Any) -> None:
     async with serve("fine", host="0.0.0.0", open=True) as served:
         url = served.url.replace("0.0.0.0", "127.0.0.1")

@@ -96,6 +96,7 @@ async def post(served: Any, body: dict[str, Any], path: str = "chat/completions"
         return await http.post(f"{served.base}/{path}", json=body, headers={"authorization": f"Bearer {key}"})
 
 
+@pytest.mark.without_keys("a tenant's priority and extra fields are the server's, and named as ignored")
 async def test_fields_reach_the_upstream_or_are_named(serve: Any) -> None:
     async with (
         FakeServer(forms=("structured_outputs",), owner="vllm") as fake,
@@ -199,6 +200,10 @@ async def test_mistakes_of_clients_are_400(serve: Any) -> None:
         ):
             answer = await post(served, {**ASK, **sent})
             assert answer.status_code == 400 and answer.json()["error"]["code"] == code
+
+
+@pytest.mark.without_keys("extra fields of a tenant do not reach the upstream, but those of `extra_body`")
+async def test_a_field_that_the_upstream_refuses_is_a_mistake_of_the_client(serve: Any) -> None:
     async with FakeServer(strict=True) as fake, serve(workers=[Http(fake.url)]) as served:
         answer = await post(served, {**ASK, "include_stop_str_in_output": True})
         assert answer.status_code == 400 and answer.json()["error"]["code"] == "rejected"

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -193,13 +193,17 @@ class Recorder:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the ids of runs numbers."""
-    numbers = itertools.count(1)
-    monkeypatch.setattr(secrets, "token_hex", lambda _=32: f"{next(numbers)}")
+def count(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that makes the ids of runs numbers from then on: a server with tenants has salts before."""
+
+    def begin() -> None:
+        numbers = itertools.count(1)
+        monkeypatch.setattr(secrets, "token_hex", lambda _=32: f"{next(numbers)}")
+
+    return begin
 
 
-async def test_every_endpoint_answers_as_recorded(serve: Any, counted: None) -> None:
+async def test_every_endpoint_answers_as_recorded(serve: Any, count: Callable[[], None]) -> None:
     pytest.importorskip("ag_ui")
     recorder = Recorder()
     settings = {"planners": ("single", "sample")}
@@ -207,6 +211,7 @@ async def test_every_endpoint_answers_as_recorded(serve: Any, counted: None) -> 
         serve(workers=[_worker()], **settings) as served,
         httpx.AsyncClient(trust_env=False, timeout=60) as http,
     ):
+        count()
         for (name, reply, path, body), stream in itertools.product(conversations(), (False, True)):
             if path != "/agui" or stream:
                 sent = json.loads(json.dumps({**body, "stream": stream}).replace("7?", f"7? <{reply}>"))
@@ -239,10 +244,11 @@ async def _read_again(http: Any, recorder: Recorder, served: Any, path: str, bod
         recorder.add("deleted", await http.get(f"{served.url}{path}/{name}"))
 
 
-async def test_every_kind_of_message_is_read_as_recorded(serve: Any, counted: None) -> None:
+async def test_every_kind_of_message_is_read_as_recorded(serve: Any, count: Callable[[], None]) -> None:
     pytest.importorskip("ag_ui")
     recorder = Recorder()
     async with serve() as served, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        count()
         asked: list[Any] = []
         submit = served.service.orchestrator.submit
 

@@ -154,6 +154,7 @@ async def test_what_a_merge_asks_is_held_too(serve):
     assert {op.model for op in used.seen} == {None}
 
 
+@pytest.mark.without_keys("it is about the own machine")
 async def test_on_the_own_machine_models_and_fields_are_free_and_inner_addresses_are_not(serve):
     taken = [think(model="big"), think(extra_body={"x": 1}), think(salt="s"), image("https://example.org/a.png")]
     async with serve(workers=[worker()]) as served:

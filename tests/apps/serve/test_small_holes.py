@@ -40,6 +40,7 @@ async def test_a_run_of_another_is_not_found_at_any_address(serve, tmp_path):
         await over(served)
 
 
+@pytest.mark.alone("it waits until the server has no connection")
 @pytest.mark.parametrize("times", [2, 4])
 async def test_who_sends_too_long_a_body_sees_that_it_is(serve, times: int):
     async with serve(body_bytes=1 << 20) as served, httpx.AsyncClient() as http:

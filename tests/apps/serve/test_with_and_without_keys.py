@@ -74,6 +74,7 @@ async def test_the_choices_of_a_tenant_weigh_as_one_run_of_the_tenant(serve: Any
     assert shares == {"tenant-0": 6, "tenant-1": 3}
 
 
+@pytest.mark.without_keys("with keys all runs of a tenant are in the tenant's group")
 async def test_without_keys_the_choices_of_a_request_weigh_as_one_run(serve: Any) -> None:
     slow = Scripted([Reply(text="fine", delay=30.0)], slots=1)
     async with serve(workers=[slow]) as served, httpx.AsyncClient() as http:

@@ -81,8 +81,8 @@ def test_closing_beside_runs_a_hundred_times() -> None:
 
 
 def test_a_loop_that_is_blocked_does_not_hold_up_closing_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.runtime.client.loop_thread.CLOSING", 0.2)
-    monkeypatch.setattr("plait.runtime.client.loop_thread.LEAVING", 0.1)
+    monkeypatch.setattr("plait.runtime.client.loop_thread.CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("plait.runtime.client.loop_thread.CANCEL_TIMEOUT_S", 0.1)
     free = threading.Event()
 
     @tool

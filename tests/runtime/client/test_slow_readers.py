@@ -26,7 +26,7 @@ def wide() -> Plan:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(module, "UNREAD", 400)
+    monkeypatch.setattr(module, "MAX_UNREAD_EVENTS", 400)
     return 400
 
 

@@ -12,7 +12,7 @@ import pytest
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import NoCluster, WorkerError
 from plait.runtime.client import client, worker_factory
-from plait.runtime.client.worker_factory import PATIENCE, does_without_ray
+from plait.runtime.client.worker_factory import RAY_START_TIMEOUT_S, does_without_ray
 from plait.workers.ray import cluster
 from plait.workers.scripted import Reply, Scripted
 
@@ -76,7 +76,7 @@ def test_only_who_could_do_without_ray_is_impatient_with_it(monkeypatch: pytest.
         (worker,) = worker_factory.workers(config, client.Plugins())
         return worker._patience  # type: ignore[attr-defined]
 
-    assert patience(Config()) == PATIENCE == 20.0
+    assert patience(Config()) == RAY_START_TIMEOUT_S == 20.0
     assert patience(Config(worker="ray")) is None
 
 

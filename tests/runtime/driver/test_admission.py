@@ -41,11 +41,11 @@ def test_the_estimate_is_the_queue_over_the_rate_since_it_began() -> None:
     admission = Admission(4)
     assert admission.seconds(3, 1.0) is None
     for at in (101.0, 102.0, 103.0, 104.0):
-        admission.ended(at)
+        admission.record_end(at)
     admission._since = 100.0
     assert admission.seconds(6, 104.0) == pytest.approx(6.0)
     for at in range(105, 1105):
-        admission.ended(float(at))
+        admission.record_end(float(at))
     assert admission.seconds(10, 1104.0) == pytest.approx(10.0, rel=0.01)
 
 

@@ -27,17 +27,17 @@ BOUNDS = Bounds(least=1, most=4, target=1.0, patience=2.0, cool_down=10.0, drain
 
 def test_it_grows_after_patience_and_shrinks_after_the_cool_down() -> None:
     scaler = Scaler(BOUNDS)
-    assert [scaler.wanted(at, 30, 10, 1) for at in (0.0, 1.0, 2.0)] == [1, 1, 3]
-    assert scaler.wanted(3.0, 100, 10, 3) == 3  # not yet for long
-    assert scaler.wanted(5.0, 100, 10, 3) == 4  # never more than `most`
-    assert [scaler.wanted(at, 5, 10, 4) for at in (6.0, 10.0, 14.0)] == [4, 4, 4]
-    assert scaler.wanted(16.0, 5, 10, 4) == 1
+    assert [scaler.choose_count(at, 30, 10, 1) for at in (0.0, 1.0, 2.0)] == [1, 1, 3]
+    assert scaler.choose_count(3.0, 100, 10, 3) == 3  # not yet for long
+    assert scaler.choose_count(5.0, 100, 10, 3) == 4  # never more than `most`
+    assert [scaler.choose_count(at, 5, 10, 4) for at in (6.0, 10.0, 14.0)] == [4, 4, 4]
+    assert scaler.choose_count(16.0, 5, 10, 4) == 1
 
 
 def test_a_peak_within_the_cool_down_keeps_the_engines() -> None:
     scaler = Scaler(BOUNDS)
     for at in range(40):
-        assert scaler.wanted(float(at), 40 if at % 8 == 0 else 5, 10, 4) == 4
+        assert scaler.choose_count(float(at), 40 if at % 8 == 0 else 5, 10, 4) == 4
 
 
 @given(
@@ -50,7 +50,7 @@ def test_it_stays_within_its_bounds_and_remembers_little(looks: list[tuple[float
     scaler, now, engines = Scaler(bounds), 0.0, least
     for gap, steps in looks:
         now += max(0.5, gap)
-        engines = scaler.wanted(now, steps, 8, engines)
+        engines = scaler.choose_count(now, steps, 8, engines)
         assert bounds.least <= engines <= bounds.most
         assert len(scaler._wanted) <= 12
 
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_workers_come_with_load_go_without_it_and_hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = [Noted(f"w{i}") for i in range(3)]
-    monkeypatch.setattr(autoscaler, "INTERVAL", 0.02)
+    monkeypatch.setattr(autoscaler, "CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(worker_factory, "Bounds", partial(Bounds, patience=0.05, drain=0.1))
     settings = {"journal": "off", "engines": 1, "max_engines": 3, "cool_down": 0.2}
     async with AsyncOrchestrator(workers=workers, **settings) as orchestrator:

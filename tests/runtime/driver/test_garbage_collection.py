@@ -11,7 +11,7 @@ import pytest
 from plait import AsyncOrchestrator, Join, Plan, Step, ToolCall, tool
 from plait.machine import Node
 from plait.runtime.driver import garbage_collection
-from plait.runtime.driver.garbage_collection import FROZEN, THRESHOLDS, Collector
+from plait.runtime.driver.garbage_collection import FREEZE_PLAN_STEPS, THRESHOLDS, Collector
 
 seen: list[tuple[tuple[int, int, int], bool]] = []
 
@@ -42,11 +42,11 @@ def fan(size: int) -> Plan:
     return Plan(steps=(first, *steps, Step(name="last", op=Join(), needs=tuple(names))), output="last")
 
 
-@pytest.mark.parametrize(("size", "frozen"), [(3, False), (FROZEN, True)])
+@pytest.mark.parametrize(("size", "frozen"), [(3, False), (FREEZE_PLAN_STEPS, True)])
 async def test_it_is_called_less_often_while_a_run_is_under_way_and_leaves_a_large_plan_out(
     size: int, frozen: bool, pythons_own: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage_collection, "PUT_OFF", 0.05)
+    monkeypatch.setattr(garbage_collection, "THAW_DELAY_S", 0.05)
     async with AsyncOrchestrator(workers=[], tools=[look], journal="off") as orchestrator:
         assert gc.get_threshold() == pythons_own
         assert (await orchestrator.run(plan=fan(size))).status == "done"
@@ -61,7 +61,7 @@ async def test_it_is_called_less_often_while_a_run_is_under_way_and_leaves_a_lar
 
 async def test_a_setting_leaves_it_alone(pythons_own: tuple[int, int, int]) -> None:
     async with AsyncOrchestrator(workers=[], tools=[look], journal="off", collector=False) as orchestrator:
-        await orchestrator.run(plan=fan(FROZEN))
+        await orchestrator.run(plan=fan(FREEZE_PLAN_STEPS))
     assert seen == [(pythons_own, False)]
 
 
@@ -82,14 +82,14 @@ async def test_an_application_that_does_without_it_or_freezes_by_itself_is_left_
     gc.disable()
     try:
         each.began("a")
-        each.entered("a", FROZEN)
+        each.entered("a", FREEZE_PLAN_STEPS)
         assert gc.get_threshold() == (700, 10, 10) and gc.get_freeze_count() == 0
         each.close()
     finally:
         gc.enable()
     gc.freeze()
     each.began("b")
-    each.entered("b", FROZEN)
+    each.entered("b", FREEZE_PLAN_STEPS)
     each.close()
     assert gc.get_freeze_count() > 0
     gc.unfreeze()
@@ -112,15 +112,15 @@ async def test_the_records_of_a_run_that_has_ended_go_without_it() -> None:
 
 
 async def test_what_a_server_is_made_of_stays_left_out_after_a_large_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "PUT_OFF", 0.05)
+    monkeypatch.setattr(garbage_collection, "THAW_DELAY_S", 0.05)
     monkeypatch.setattr(garbage_collection, "_settled", False)
     try:
         garbage_collection.settle()
         settled = gc.get_freeze_count()
         assert settled > 10_000
         async with AsyncOrchestrator(workers=[], tools=[look], journal="off") as orchestrator:
-            assert (await orchestrator.run(plan=fan(FROZEN))).status == "done"
-            assert garbage_collection._frozen == 1 and gc.get_freeze_count() > settled + FROZEN
+            assert (await orchestrator.run(plan=fan(FREEZE_PLAN_STEPS))).status == "done"
+            assert garbage_collection._frozen == 1 and gc.get_freeze_count() > settled + FREEZE_PLAN_STEPS
             async with asyncio.timeout(300):
                 while garbage_collection._frozen:
                     await asyncio.sleep(0.01)

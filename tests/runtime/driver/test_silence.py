@@ -83,7 +83,7 @@ async def test_a_worker_of_calls_that_never_answers_is_given_up(
 ) -> None:
     """The run ends in words, and so does the session, although the worker does not even close."""
     monkeypatch.setattr(client, "CALL_SILENCE_LIMIT_S", 0.2)
-    monkeypatch.setattr(jobs, "CLOSING", 0.05)
+    monkeypatch.setattr(jobs, "CLOSE_TIMEOUT_S", 0.05)
     worker, path = NeverAnswers(), tmp_path / "j.plait"
     plan = Plan(steps=(Step(name="a", op=ToolCall(tool="look")),), output="a")
     look = tool(name="look")(lambda: "seen")

@@ -54,7 +54,7 @@ async def test_news_of_text_is_merged_and_replays(tmp_path: Path) -> None:
 
 
 async def test_it_is_written_every_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "EVERY", 0.05)
+    monkeypatch.setattr(writer, "FLUSH_INTERVAL_S", 0.05)
     path = tmp_path / "j.plait"
     await run(path, streaming(1, 60), Reply(text=WORDS, tokens_per_second=200))
     assert 3 <= kinds(path).count("progressed") <= 12

@@ -171,7 +171,7 @@ async def test_an_engine_is_asked_at_its_own_pace(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_an_engine_that_makes_no_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.workers.ray.actor_calls.STUCK", 0.2)
+    monkeypatch.setattr("plait.workers.ray.actor_calls.STEP_TIMEOUT_S", 0.2)
     steps = iter([1, 2, 3])
 
     async def answers() -> Pulse:

@@ -17,7 +17,7 @@ from plait.core.errors import ConfigError, ToolError
 from plait.planners.search.tree import Tree
 from plait.workers.scripted import Reply, Scripted
 from plait_research.tools import reward
-from plait_research.tools.process_rewards import asked
+from plait_research.tools.process_rewards import build_model_input
 from plait_research.tools.reward import reward_model
 from tests.oracles.of_rewards import CHATML, LLAMA, words
 
@@ -108,7 +108,7 @@ async def test_a_process_reward_model_is_given_token_ids_and_read_where_its_step
 ) -> None:
     known = words(CHATML)
     monkeypatch.setattr(reward, "tokenizer_of", lambda model: known)
-    order = asked("qwen-prm", known, **STEPS)
+    order = build_model_input("qwen-prm", known, **STEPS)
     end = known.encode("<extra_0>")[0]
     assert [order.ids[place] for place in order.places] == [end, end], "a blank end makes no third step"
     rows = [[0.0, 0.0] for _ in order.ids]
@@ -135,7 +135,7 @@ async def test_a_model_that_writes_its_marks_is_asked_what_it_would_write(
         assert await tool(**STEPS) == pytest.approx(0.75)
         sent = Handler.seen[-1]
         assert sent["path"] == "/v1/completions" and (sent["max_tokens"], sent["temperature"]) == (1, 0.0)
-        assert sent["prompt"] == asked(style, known, **STEPS).prompt  # type: ignore[arg-type]
+        assert sent["prompt"] == build_model_input(style, known, **STEPS).prompt  # type: ignore[arg-type]
         Handler.body = {"choices": [{"text": "+", "logprobs": {"top_logprobs": [{"token_id:9": -0.5}]}}]}
         with pytest.raises(ToolError, match="neither the word for right"):
             await tool(**STEPS)

@@ -18,7 +18,7 @@ from plait.core.ops import Plugin
 from plait.planners.search.tree import Tree
 from plait.workers.engine import Engine
 from plait_research.tools import reward
-from plait_research.tools.process_rewards import asked, tokenizer_of
+from plait_research.tools.process_rewards import build_model_input, tokenizer_of
 from plait_research.tools.reward import reward_model
 
 from ..byte_model import build_bytes
@@ -82,7 +82,7 @@ async def test_process_reward_models_of_each_style_are_served(
         folder = with_template(with_head(tmp_path / "model", heads[style]))
     else:
         folder = with_template(build_bytes(tmp_path / "model"))
-    order = asked(style, tokenizer_of(str(folder)), **SOLUTION)
+    order = build_model_input(style, tokenizer_of(str(folder)), **SOLUTION)
     runner, log = "pooling" if style in heads else "generate", tmp_path / "server.log"
     rows = numbers(folder, order.ids, style in heads)[order.places[-1]]
     if order.words is not None:

@@ -323,7 +323,7 @@ async def test_docker_is_taken_only_if_its_daemon_answers(
     docker.write_text(f"#!/bin/sh\necho asked >> {tmp_path}/log\n{says}\n")
     docker.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name: str(docker) if name == "docker" else None)
-    monkeypatch.setattr("plait.workers.tools.sandbox.container.PATIENCE", 0.5 if "sleep" in says else 30.0)
+    monkeypatch.setattr("plait.workers.tools.sandbox.container.START_TIMEOUT_S", 0.5 if "sleep" in says else 30.0)
     for _ in range(2):
         if taken:
             assert isinstance(Sandbox().backend, Container)

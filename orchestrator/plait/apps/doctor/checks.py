@@ -74,7 +74,7 @@ def python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     inside = sys.prefix != sys.base_prefix or "CONDA_PREFIX" in os.environ
     if not inside:
-        remedy = "use an environment of its own (python -m venv): the package names planners, workers, … are generic"
+        remedy = "use a virtual environment (python -m venv): vLLM, torch and Ray have versions of their own"
         return Check("python", "warn", f"{version}, not in a virtual environment", remedy)
     return Check("python", "ok", version)
 

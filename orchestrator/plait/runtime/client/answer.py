@@ -149,7 +149,7 @@ class Answer(Frozen):
         given up by its owner
         0.00 s, 0 tokens generated, 0 on the critical path
         """
-        lines = [f"run {self.run}: {self.status}, {self._found()}"]
+        lines = [f"run {self.run}: {self.status}, {self._describe_answer()}"]
         lines += [self.why] if self.why else []
         failed = f"{self.failure.kind}: {self.failure.message}" if self.failure is not None else ""
         lines += [failed] if failed else []
@@ -163,7 +163,7 @@ class Answer(Frozen):
             lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
         return "\n".join([*lines, self._cost()])
 
-    def _found(self) -> str:
+    def _describe_answer(self) -> str:
         return "no answer" if self.answer is None else f"answer {as_text(self.answer)!r}{_VERDICTS[self.verified]}"
 
     def _cost(self) -> str:
@@ -177,7 +177,7 @@ class Answer(Frozen):
         )
 
     def __repr__(self) -> str:
-        text = self._found()
+        text = self._describe_answer()
         text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         return f"<run {self.run}: {self.status}, {text}; {self.total_tokens} tokens, {self.seconds:.2f} s>"
 

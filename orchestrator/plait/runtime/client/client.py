@@ -54,7 +54,7 @@ from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
-from .request_preparation import Briefs, Live, ToolLike, of_kind, taken
+from .request_preparation import Briefs, Live, ToolLike, build_request, of_kind
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
@@ -122,7 +122,7 @@ class AsyncOrchestrator:
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins: Plugins = Plugins()
-        self._taken = partial(taken, hand_over=self.plugins.hand_over)
+        self._taken = partial(build_request, hand_over=self.plugins.hand_over)
         self._given = handed_over(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = QuestionQueue(on_ask)
@@ -194,7 +194,7 @@ class AsyncOrchestrator:
             raise UsageError("this orchestrator was closed while its workers started; make a new one")
 
     async def _start(self) -> None:
-        driver, self.config = await started(self._made, self.config)
+        driver, self.config = await started(self._build_driver, self.config)
         if self.config.lease is None:
             driver.jobs.spawn(watch_silence(driver, MODEL_SILENCE_LIMIT_S, CALL_SILENCE_LIMIT_S))
         self._driver = driver
@@ -205,7 +205,7 @@ class AsyncOrchestrator:
             await self._pool.open()
         await self._socket.open()
 
-    def _made(self, config: Config) -> Driver:
+    def _build_driver(self, config: Config) -> Driver:
         """Return a driver with the workers that a configuration names, not started."""
         model_workers = priced(build_workers(config, self.plugins) if self._given is None else self._given, config)
         if config.cache is not None:
@@ -228,7 +228,7 @@ class AsyncOrchestrator:
 
     async def close(self) -> None:
         """Give up what still runs and free workers and journal. May be called twice, and by a tool of its own."""
-        if self._home.elsewhere:  # its loop has ended, or it was made before a fork
+        if self._home.is_elsewhere:  # its loop has ended, or it was made before a fork
             await self._abandon()
             return
         self._closing = self._closing or asyncio.ensure_future(self._close())
@@ -237,7 +237,7 @@ class AsyncOrchestrator:
     async def _abandon(self) -> None:
         """Free what can be freed from another event loop than the one that it was started on."""
         self._closed, driver, self._driver = True, self._driver, None
-        if driver is not None and self._home.same_process:
+        if driver is not None and self._home.is_same_process:
             driver.recorder.close()
             for worker in driver.workers:
                 with contextlib.suppress(Exception):
@@ -357,7 +357,7 @@ class AsyncOrchestrator:
                 large = len(plan.steps) >= OFFLOAD_PLAN_STEPS
                 plan = await asyncio.to_thread(revised, plan, brief) if large else revised(plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
-                self._expander.given(run, brief)
+                self._expander.add_complete_plan(run, brief)
             try:
                 if len(event.plan.steps) < OFFLOAD_PLAN_STEPS:
                     self._briefs.check(event.plan, brief)
@@ -462,7 +462,7 @@ class AsyncOrchestrator:
         entry: RunEntry = self._resumer.find(run, located(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
-        told = questions.told if answerable else None
+        told = questions.add_question if answerable else None
         unknown = on_uncertain_side_effect or self.config.on_uncertain_side_effect
         lent = contextlib.ExitStack()
         specs: list[ToolSpec] = []
@@ -553,23 +553,23 @@ class Home:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def same_process(self) -> bool:
+    def is_same_process(self) -> bool:
         """Whether this is the process that it was made in."""
         return os.getpid() == self._process
 
     @property
-    def elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
         """Whether this is another process, or another event loop than the one that it was started on."""
-        return not self.same_process or self._loop not in (None, asyncio.get_running_loop())
+        return not self.is_same_process or self._loop not in (None, asyncio.get_running_loop())
 
     def enter(self) -> None:
         """Demand to be where it was started; the first time decides. Raises `UsageError`."""
-        if not self.same_process:
+        if not self.is_same_process:
             raise UsageError(
                 "this orchestrator was made before this process was forked, and its event loop runs in the other one: "
                 "make one in this process, or start processes with multiprocessing's `spawn`"
             )
-        if self.elsewhere:
+        if self.is_elsewhere:
             raise UsageError(
                 "this orchestrator was started on another event loop (each `asyncio.run` makes a new one): make one "
                 "inside each, or use `Orchestrator`, which has a loop of its own"

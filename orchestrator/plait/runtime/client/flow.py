@@ -32,7 +32,7 @@ class ProgramFlow(Flow):
     _started: asyncio.Future[RunningFlow] = PrivateAttr()
     _end: Promise[Answerable] = PrivateAttr()
 
-    def begun(self) -> asyncio.Future[RunningFlow]:
+    def started_future(self) -> asyncio.Future[RunningFlow]:
         """Return the future of what runs it."""
         self._started = asyncio.get_running_loop().create_future()
         return self._started
@@ -132,7 +132,7 @@ class _LiveHost:
     def flush(self) -> None:
         """Hand on what has been made."""
         self._due = False
-        for event in self._running.more(self._now()):
+        for event in self._running.take_made_steps(self._now()):
             self._post(event)
 
     def _later(self) -> None:
@@ -160,7 +160,7 @@ class LiveFlow:
         self._program = ProgramFlow()
 
     async def __aenter__(self) -> LiveContext:
-        started = self._program.begun()
+        started = self._program.started_future()
         self._handle = await self._submit(self._program)
         ended = asyncio.ensure_future(self._wait())
         await asyncio.wait([started, ended], return_when=asyncio.FIRST_COMPLETED)

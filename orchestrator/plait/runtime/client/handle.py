@@ -40,10 +40,10 @@ _FROM_THE_BEGINNING = ("prompt_tokens", "total_tokens", "cost", "turns")
 """Limits of what is counted only where there is such a limit when the run begins."""
 _AT_ANY_TIME = tuple(name for name in Budget.model_fields if name not in (*_FROM_THE_BEGINNING, "strict"))
 
-UNREAD = 4096
+MAX_UNREAD_EVENTS = 4096
 """Maximum number of unread events while further steps start."""
 
-LONG = 32 << 10
+OFFLOAD_OUTPUT_CHARS = 32 << 10
 """Minimum characters of an output that is parsed on a thread, beside the event loop."""
 
 
@@ -305,8 +305,8 @@ class Handle:
         """Yield the run's events, the answer last; with `modes` only those kinds. Only for a handle made with
         `watch=True`, and once.
 
-        Backpressure: with more than `UNREAD` unread events the run starts no further step until half of them are read,
-        unless a caller awaits its answer as well. A slow reader thus costs bounded memory.
+        Backpressure: with more than `MAX_UNREAD_EVENTS` unread events the run starts no further step until half of them
+        are read, unless a caller awaits its answer as well. A slow reader thus costs bounded memory.
         """
         if self._news is None:
             raise UsageError("submit with watch=True to follow a run's news")
@@ -371,11 +371,11 @@ class Handle:
         """Backpressure: pause the run while many of its events are unread, and resume it once they are read."""
         unread = len(self._news) if self._news is not None and self._read_by == "news" else 0
         if self._held:
-            if unread <= UNREAD // 2:
+            if unread <= MAX_UNREAD_EVENTS // 2:
                 self._held = False
                 if not self.paused and not self._finish.done():
                     self._driver.pause(self.run, on=False)
-        elif unread > UNREAD and not self._finish.done():
+        elif unread > MAX_UNREAD_EVENTS and not self._finish.done():
             self._held = True
             self._driver.pause(self.run)
 
@@ -384,7 +384,7 @@ def _is_long(result: Result | None) -> bool:
     """Whether a result takes long to read: a long text, or a list or object, however long that is."""
     if result is None or isinstance(result.value, int | float | None):
         return False
-    return not isinstance(result.value, str) or len(result.prior) + len(result.value) >= LONG
+    return not isinstance(result.value, str) or len(result.prior) + len(result.value) >= OFFLOAD_OUTPUT_CHARS
 
 
 def news_of(delta: RunDelta, event: Event, began: float) -> list[RunEvent]:
@@ -420,7 +420,7 @@ class Questions:
         self._early: list[Question] = []
         self._handle: Handle | None = None
 
-    def told(self, question: Question) -> None:
+    def add_question(self, question: Question) -> None:
         """Take a question."""
         if self._handle is None:
             self._early.append(question)

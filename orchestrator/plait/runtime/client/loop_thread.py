@@ -15,9 +15,9 @@ from ...core.errors import UsageError
 
 log = logging.getLogger("plait.client")
 
-CLOSING = 60.0
+CLOSE_TIMEOUT_S = 60.0
 """Timeout in seconds for closing; after it the loop is abandoned, and waiting callers get an error."""
-LEAVING = 5.0
+CANCEL_TIMEOUT_S = 5.0
 """Timeout in seconds for tasks on the loop to end after their cancellation."""
 
 T = TypeVar("T")
@@ -98,15 +98,15 @@ class LoopThread:
         with self._lock:
             first, self._closed = not self._closed, True
         if not first:
-            self._over.wait(CLOSING + 2 * LEAVING)
+            self._over.wait(CLOSE_TIMEOUT_S + 2 * CANCEL_TIMEOUT_S)
             return
         try:
-            asyncio.run_coroutine_threadsafe(self._clean_up(), self.loop).result(timeout=CLOSING)
+            asyncio.run_coroutine_threadsafe(self._clean_up(), self.loop).result(timeout=CLOSE_TIMEOUT_S)
         except Exception as error:
             log.warning("the orchestrator could not be closed in good order: %s: %s", type(error).__name__, error)
         finally:
             self._leave()
-            self._thread.join(timeout=2 * LEAVING)
+            self._thread.join(timeout=2 * CANCEL_TIMEOUT_S)
             for future in list(self._calls):
                 future.cancel()
             self._over.set()
@@ -136,7 +136,7 @@ async def _end_all() -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks, timeout=LEAVING)
+        await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT_S)
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 

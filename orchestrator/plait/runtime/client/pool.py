@@ -55,7 +55,7 @@ class Pool:
         """Of those that could not be taken over: seconds until they are tried again."""
         self._work: asyncio.Task[None] | None = None
         self._hears: Callable[[RunOrder], None] = self._obey
-        self._finds: Callable[[list[str]], None] = self._found
+        self._finds: Callable[[list[str]], None] = self._queue_orphans
         self._shares: Callable[[dict[str, int]], None] = self._divide
 
     async def open(self) -> None:
@@ -68,7 +68,7 @@ class Pool:
                 loop.call_soon_threadsafe(function, *arguments)
 
         self._hears = lambda order: told(self._obey, order)
-        self._finds = lambda runs: told(self._found, runs)
+        self._finds = lambda runs: told(self._queue_orphans, runs)
         self._member.on_order.append(self._hears)
         if config.pool is not None:
             self._member.on_orphans.append(self._finds)
@@ -129,7 +129,7 @@ class Pool:
             if self._driver.resize(worker) != part:
                 self._driver.resize(worker, part)
 
-    def _found(self, runs: list[str]) -> None:
+    def _queue_orphans(self, runs: list[str]) -> None:
         for run in runs:
             if run not in self._known and run not in self._runs:
                 self._known.add(run)
@@ -149,16 +149,16 @@ class Pool:
                 # A run that another process took may be orphaned again. Any other is retried with growing delays: the
                 # store may have been away, or this version may be unable to resume it.
                 if not isinstance(error, RunTaken):
-                    self._later(run)
+                    self._postpone(run)
                     continue
             except Exception as error:
                 log.warning("run %s was not taken over", run, exc_info=error)
-                self._later(run)
+                self._postpone(run)
                 continue
             self._waits.pop(run, None)
             self._known.discard(run)
 
-    def _later(self, run: str) -> None:
+    def _postpone(self, run: str) -> None:
         """Let a run be found again after a while."""
         wait = self._waits[run] = min(2 * self._waits.get(run, self._config.pool_lease / 2), _LONGEST)
         asyncio.get_running_loop().call_later(wait, self._known.discard, run)

@@ -27,7 +27,7 @@ from .learned_state import with_learned
 from .pricing import demand
 from .profile import AUTO, settled
 
-__all__ = ["Briefs", "Live", "Own", "ToolLike", "of_kind", "taken"]
+__all__ = ["Briefs", "Live", "Own", "ToolLike", "build_request", "of_kind"]
 
 T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
@@ -63,7 +63,7 @@ def of_kind(name: str, given: object, kind: type[T] | Any, example: str) -> T:
     return cast("T", given)
 
 
-def taken(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tuple[Request, Live]:
+def build_request(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tuple[Request, Live]:
     """Return the request that a program's arguments make, and what of them lives.
 
     Args:

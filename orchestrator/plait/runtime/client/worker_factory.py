@@ -24,7 +24,7 @@ from .config import Config
 
 log = logging.getLogger("plait.client")
 
-PATIENCE = 20.0
+RAY_START_TIMEOUT_S = 20.0
 """Seconds that Ray has to start where one engine in this process would do as well."""
 _NEEDS_RAY = ("worker", "engines", "max_engines", "cpus", "gpus", "placement")
 """Settings that each require engines in Ray actors."""
@@ -69,7 +69,7 @@ def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> lis
         pool = importlib.import_module("plait.workers.ray").pool
         engine = _accepted(plugins.worker_class("engine"), options)
         most = max(config.engines, config.max_engines or 1)
-        patience = PATIENCE if does_without_ray(config) else None
+        patience = RAY_START_TIMEOUT_S if does_without_ray(config) else None
         return list(
             pool(most, "plait.workers.engine:Engine", engine, least=config.engines, patience=patience, **room(config))
         )

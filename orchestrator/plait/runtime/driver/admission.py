@@ -31,7 +31,7 @@ class Admission:
         self._known: float | None = None
         """Seconds per run from the last time that runs waited."""
 
-    def ended(self, at: float) -> None:
+    def record_end(self, at: float) -> None:
         """Record the end of a run."""
         if self.most is not None:
             self._ends.append(at)

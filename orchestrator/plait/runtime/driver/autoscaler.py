@@ -29,7 +29,7 @@ __all__ = ["Bounds", "Elastic", "Scaler"]
 
 log = logging.getLogger("plait.elastic")
 
-INTERVAL = 0.5
+CHECK_INTERVAL_S = 0.5
 """Seconds between two checks of the load."""
 
 
@@ -56,7 +56,7 @@ class Scaler:
         self._wanted: deque[tuple[float, int]] = deque()
         """Chosen numbers with their times, over the longer of the two delays."""
 
-    def wanted(self, now: float, steps: int, slots: int, engines: int) -> int:
+    def choose_count(self, now: float, steps: int, slots: int, engines: int) -> int:
         """Return the number of engines for `steps` that run or could run, if `engines` with `slots` each exist or are
         starting. Times must not decrease."""
         bounds = self.bounds
@@ -124,7 +124,7 @@ class Elastic:
         try:
             while True:
                 self.look()
-                await asyncio.sleep(INTERVAL)
+                await asyncio.sleep(CHECK_INTERVAL_S)
         finally:
             tasks = list(self._work.values())
             for task in tasks:
@@ -152,7 +152,7 @@ class Elastic:
         absent = [worker for worker in self._pool if worker not in here and worker.name not in self._going]
         starting = [worker for worker in absent if worker.name in self._work]
         slots = max(worker.slots for worker in self._pool)
-        wanted = self._scaler.wanted(now, machine.model_steps, slots, len(here) + len(starting))
+        wanted = self._scaler.choose_count(now, machine.model_steps, slots, len(here) + len(starting))
         ready = [worker for worker in absent if worker not in starting and self._again.get(worker.name, now) <= now]
         for worker in ready[: max(0, wanted - len(here) - len(starting))]:
             self._begin(worker, self._start(worker))
@@ -177,6 +177,6 @@ class Elastic:
             await worker.start()
         except RAISED as error:
             log.warning("%s did not start: %s", worker.name, error)
-            self._again[worker.name] = self._driver.now() + max(self._bounds.cool_down, INTERVAL)
+            self._again[worker.name] = self._driver.now() + max(self._bounds.cool_down, CHECK_INTERVAL_S)
             return
         self._driver.join(worker)

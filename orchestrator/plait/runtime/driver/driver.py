@@ -386,11 +386,11 @@ class Driver:
                 share = (node.run.request.fairness_group if node is not None else None) or job.run
                 self.jobs.start(action.worker, job, self._contexts.get(job.run), share)
             case Expand():
-                ahead = self.expander.ahead(action, self.machine)
-                if ahead is None:
+                slow_part = self.expander.slow_part(action, self.machine)
+                if slow_part is None:
                     self._pump.inbox.extend(self.expander.expand(action, self.machine, self.now()))
                 else:
-                    looked = self._loop.run_in_executor(None, ahead)
+                    looked = self._loop.run_in_executor(None, slow_part)
                     looked.add_done_callback(partial(self._expand, action))
             case Cancel():
                 if action.attempt is not None and action.worker is not None:
@@ -403,7 +403,7 @@ class Driver:
                 self._wake = self._loop.call_at(action.at, self._tick)
             case Finish():
                 if self.admission.most is not None:
-                    self.admission.ended(self.now())
+                    self.admission.record_end(self.now())
                 self.expander.forget(action.run)
                 self._contexts.pop(action.run, None)
                 self._audience.of.pop(action.run, None)
@@ -411,7 +411,7 @@ class Driver:
                 self._hinter.runs.pop(action.run, None)
                 future = self._waiting.pop(action.run, None)
                 if future is not None:
-                    self._over.append((future, (action, self.machine.finished(action.run))))
+                    self._over.append((future, (action, self.machine.find_finished(action.run))))
             case _:
                 assert_never(action)
 

@@ -27,7 +27,7 @@ from ...core.values import json_value
 from ...core.view import StepView
 from ...machine import Machine
 from . import typed_answers
-from .flows import End, FlowRecord, RunningFlow, again
+from .flows import End, FlowRecord, RunningFlow, replay_flow
 
 ENDS = (State.DONE.value, State.FAILED.value, State.CANCELLED.value)
 """States of steps that have ended."""
@@ -87,7 +87,7 @@ class Expander:
         """Register a run that was planned before, so that its steps can continue to expand."""
         self._runs[run] = _Open(planner, brief)
 
-    def given(self, run: str, brief: PlanningContext) -> None:
+    def add_complete_plan(self, run: str, brief: PlanningContext) -> None:
         """Register a run with a complete plan."""
         self._given[run] = brief
 
@@ -123,7 +123,7 @@ class Expander:
             if machine.nodes[root].ended:  # the flow was cancelled as a whole
                 flow.close(news)
             else:
-                events += flow.heard(news, machine.now - self._runs[root.partition(":")[0]].shift, at)
+                events += flow.handle_ends(news, machine.now - self._runs[root.partition(":")[0]].shift, at)
         return events
 
     def shift(self, run: str, seconds: float) -> None:
@@ -135,13 +135,13 @@ class Expander:
         opened = self._runs.get(run)
         return opened is not None and (isinstance(opened.planner, Flow) or flow_within(step, opened.brief) is not None)
 
-    def again(self, action: Expand, machine: Machine, trail: Iterable[FlowRecord], at: float) -> list[Event]:
+    def replay_flow(self, action: Expand, machine: Machine, trail: Iterable[FlowRecord], at: float) -> list[Event]:
         """Replay a flow through its journal records; return the events that the journal lacks. Raises `ConfigError` if
         the flow differs from its records."""
         opened = self._runs[action.step.partition(":")[0]]
         flow = self._flow(opened, machine.nodes[action.step].step, action, machine)
         assert flow is not None
-        return again(flow, trail, lambda step: end_of(machine, step), at)
+        return replay_flow(flow, trail, lambda step: end_of(machine, step), at)
 
     def _flow(self, opened: _Open, step: Step, action: Expand, machine: Machine) -> RunningFlow | None:
         """Return a new `RunningFlow` for the flow that a step represents, or `None` for any other step."""
@@ -155,7 +155,7 @@ class Expander:
         running = self.flows[action.step] = RunningFlow(flow, brief, action.step, action.attempt, self._revise, turns)
         return running
 
-    def ahead(self, action: Expand, machine: Machine) -> Callable[[], object] | None:
+    def slow_part(self, action: Expand, machine: Machine) -> Callable[[], object] | None:
         """Return the slow part of an expansion, to be called on a thread before `expand`: the parsing of an answer by
         the caller's form. `None` if there is no such part."""
         # It must not touch the machine, which the loop changes meanwhile.

@@ -137,7 +137,7 @@ class RunningFlow:
         self._handles[f"{self.root}/{handle.name}"] = handle
         if group is not None:
             group.steps.append(handle)
-        waited = self._turns.made(handle.step, group, (place or self.place()).calls)
+        waited = self._turns.count_step(handle.step, group, (place or self.place()).calls)
         if waited:
             self._waited[handle.name] = waited
         if self._current is not None:
@@ -230,21 +230,21 @@ class RunningFlow:
                 raise FlowError("its `run` is no coroutine: write `async def run(self, ctx, question)`")
         except (*RAISED, TooLong) as error:
             self._over = True
-            return [self._failed(_explained(error, watched), at)]
+            return [self._failed(_explain_error(error, watched), at)]
         finally:
             WATCHDOG.end(watched)
         self._main = FlowTask(self, coroutine, self._outside)
         self._ready.append(self._main)
         return self._turn((), at)
 
-    def heard(self, ends: Iterable[End], now: float, at: float) -> list[Event]:
+    def handle_ends(self, ends: Iterable[End], now: float, at: float) -> list[Event]:
         """Handle ends of steps, in order, and return the flow's events."""
         if self._over:
             return []
         self._now = now
         return self._turn(ends, at)
 
-    def more(self, at: float) -> list[Event]:
+    def take_made_steps(self, at: float) -> list[Event]:
         """Return the events for steps that were made from outside."""
         return [] if self._over else self._go_on(at)
 
@@ -277,7 +277,7 @@ class RunningFlow:
             self._telling = False
             return self._go_on(at) if self._ready else []
         except TooLong as error:
-            return self._stopped(_explained(error, watched), at)
+            return self._stopped(_explain_error(error, watched), at)
         finally:
             self._telling = False
             WATCHDOG.end(watched)
@@ -317,7 +317,7 @@ class RunningFlow:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            task.settle(error=_explained(error, self._watched))
+            task.settle(error=_explain_error(error, self._watched))
         finally:
             self._current = None
 
@@ -361,7 +361,7 @@ class RunningFlow:
             raise
         except BaseException as error:
             name = type(self._flow).__name__
-            why = _explained(error, watched)
+            why = _explain_error(error, watched)
             log.warning("%s raised at its cancellation (%s): %s", name, self.root, why)
         finally:
             WATCHDOG.end(watched)
@@ -450,7 +450,7 @@ def failure_of(flow: Flow, error: BaseException) -> Failure:
             return failure.model_copy(update={"frames": frames_of(error)})
 
 
-def _explained(error: BaseException, watched: WatchSpan | None) -> BaseException:
+def _explain_error(error: BaseException, watched: WatchSpan | None) -> BaseException:
     if isinstance(error, TooLong) and watched is not None:
         return FlowError(watched.words())
     if isinstance(error, RuntimeError) and "no running event loop" in str(error):
@@ -492,7 +492,7 @@ class FlowRecord:
     began: bool = False
 
 
-def again(flow: RunningFlow, trail: Iterable[FlowRecord], end_of: Callable[[str], End], at: float) -> list[Event]:
+def replay_flow(flow: RunningFlow, trail: Iterable[FlowRecord], end_of: Callable[[str], End], at: float) -> list[Event]:
     """Replay a flow through its journal records, and return the events that the journal lacks.
 
     Raises `ConfigError` that names the first step in which the flow differs from its records.
@@ -509,7 +509,7 @@ def again(flow: RunningFlow, trail: Iterable[FlowRecord], end_of: Callable[[str]
                 waiting.popleft()
             _compare(flow, heard.event, waiting.popleft() if waiting else None)
         new = flow.begin(heard.at, at) if heard.began else []
-        new += flow.heard([end_of(step) for step in heard.ended], heard.at, at)
+        new += flow.handle_ends([end_of(step) for step in heard.ended], heard.at, at)
         waiting.extend(new)
     left = [event for event in waiting if not (isinstance(event, Pruned) and event.step in pruned)]
     return left

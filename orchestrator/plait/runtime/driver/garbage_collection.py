@@ -3,8 +3,8 @@
 The collector searches for cycles after every few hundred new objects, and now and then among all objects. A plan of
 100,000 steps is nearly a million objects, all in use: searching them took a third of the machine's time, in pauses of a
 quarter of a second. While any run is active the thresholds are therefore higher (`THRESHOLDS`), and the objects that
-exist when a large plan has entered, or its report is complete, are frozen (`gc.freeze`) until `PUT_OFF` seconds after
-its end. Frozen objects that are no longer used are still freed, unless they are in a cycle.
+exist when a large plan has entered, or its report is complete, are frozen (`gc.freeze`) until `THAW_DELAY_S` after its
+end. Frozen objects that are no longer used are still freed, unless they are in a cycle.
 
 A server's process also freezes its own modules and classes (`settle`): searching them takes some 50 ms.
 
@@ -22,10 +22,10 @@ from threading import Lock
 
 THRESHOLDS = (10_000, 10, 10)
 """Thresholds while runs are active; Python's defaults are (700, 10, 10)."""
-FROZEN = 5_000
+FREEZE_PLAN_STEPS = 5_000
 """Minimum steps of a plan that is frozen."""
 
-PUT_OFF = 5.0
+THAW_DELAY_S = 5.0
 """Delay in seconds after a large run before its objects are searched, which is a pause."""
 
 _lock = Lock()
@@ -59,7 +59,7 @@ class Collector:
 
     def entered(self, run: str, steps: int) -> None:
         """Freeze the plan of a run if it is large. May be called on a thread."""
-        if steps >= FROZEN and self._runs.get(run) is False and _freeze():
+        if steps >= FREEZE_PLAN_STEPS and self._runs.get(run) is False and _freeze():
             self._runs[run] = True
 
     def reported(self, run: str) -> None:
@@ -74,7 +74,7 @@ class Collector:
         frozen = self._runs.pop(run)
         _release()
         if frozen:
-            timer = self._loop.call_later(PUT_OFF, lambda: self._thaw(timer))
+            timer = self._loop.call_later(THAW_DELAY_S, lambda: self._thaw(timer))
             self._put_off.add(timer)
 
     def close(self) -> None:

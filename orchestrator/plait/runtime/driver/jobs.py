@@ -42,25 +42,25 @@ from ...core.values import json_value, writable
 
 log = logging.getLogger("plait.driver")
 
-MANY = 8
+MAX_JOBS_PER_TURN = 8
 """Maximum number of jobs that begin in one turn of the event loop: hundreds at once would delay all earlier work."""
-SHORT = 0.00025
+SHORT_TURN_S = 0.00025
 """Seconds. After a turn of at most this length, twice as many jobs begin: cheap jobs need few turns."""
-BUSY = 0.0005
+BUSY_TURN_S = 0.0005
 """Seconds. A turn of at least this length begins no job: the loop has other work to finish first."""
-PASSED = 8
+MAX_BUSY_TURNS = 8
 """Maximum number of busy turns in a row that begin no job. A loop that is always busy begins jobs too."""
 
-COUNTING = 30.0
+COUNT_TIMEOUT_S = 30.0
 """Timeout in seconds for counting a prompt; after it the size is estimated."""
-CLOSING = 60.0
+CLOSE_TIMEOUT_S = 60.0
 """Timeout in seconds for closing a worker."""
 
 _FINISHES = get_args(Finish)
 _NAMED = (None, *get_args(Source))
 _TEXTS = ("why", "reasoning", "anew", "prior")
 
-MOST = 1 << 40
+MAX_COUNT = 1 << 40
 """More tokens than any attempt has. A larger count is an error of the worker that reported it."""
 
 
@@ -107,9 +107,15 @@ class Pace:
     def _next(self) -> None:
         # Work in this thread since the turn began, measured as CPU time: waiting does not count.
         self._armed, worked = False, self._clock() - self._looked
-        self._few = 1 if worked > BUSY else min(2 * self._few, MANY) if worked <= SHORT else self._few
+        self._few = (
+            1
+            if worked > BUSY_TURN_S
+            else min(2 * self._few, MAX_JOBS_PER_TURN)
+            if worked <= SHORT_TURN_S
+            else self._few
+        )
         self._left = self._few
-        if self._shares and worked > BUSY and self._passed < PASSED:
+        if self._shares and worked > BUSY_TURN_S and self._passed < MAX_BUSY_TURNS:
             self._passed, self._left = self._passed + 1, 0
         else:
             self._passed = 0
@@ -221,10 +227,12 @@ class JobTable:
         """Close the workers. Errors are logged: one worker must not keep the others open."""
         for worker in self.workers.values():
             try:
-                async with asyncio.timeout(CLOSING):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await worker.close()
             except Exception as error:
-                log.warning("%s could not be closed: %s", worker.name, str(error) or f"no answer for {CLOSING:g} s")
+                log.warning(
+                    "%s could not be closed: %s", worker.name, str(error) or f"no answer for {CLOSE_TIMEOUT_S:g} s"
+                )
 
     async def _cancel(self, worker: Worker, attempt: int) -> None:
         try:
@@ -236,12 +244,12 @@ class JobTable:
         """Count a prompt; on an error or a timeout the count is unknown."""
         tokens: object = None
         try:
-            async with asyncio.timeout(COUNTING):
+            async with asyncio.timeout(COUNT_TIMEOUT_S):
                 tokens = await worker.count_tokens(action.op)
         except RAISED as error:
             reason = str(error) or "no answer in time"
             log.warning("%s could not count the prompt of %s: %s", worker.name, action.step, reason)
-        known = tokens if type(tokens) is int and 0 <= tokens < MOST else None
+        known = tokens if type(tokens) is int and 0 <= tokens < MAX_COUNT else None
         self._post(Counted(at=self._now(), step=action.step, tokens=known))
 
     # -- reports of workers --------------------------------------------------------------------------------------------
@@ -316,7 +324,7 @@ class JobTable:
 def sound_news(item: Progress) -> Progress:
     """Return a worker's progress report with a serializable text, and with plausible counts and ids."""
     text = writable(item.text) if isinstance(item.text, str) else ""  # pyright: ignore[reportUnnecessaryIsInstance]
-    tokens = item.tokens if type(item.tokens) is int and 0 <= item.tokens < MOST else 0
+    tokens = item.tokens if type(item.tokens) is int and 0 <= item.tokens < MAX_COUNT else 0
     ids = item.ids if _are_ids(item.ids) else ()
     numbers = {name: None for name in ("logprob", "group", "lowest") if not _is_number(getattr(item, name))}
     if text is item.text and tokens is item.tokens and ids is item.ids and not numbers:
@@ -331,7 +339,7 @@ def sound_cache(news: CacheUpdate) -> CacheUpdate:
         for pair in news.held
         if isinstance(pair, tuple)  # pyright: ignore[reportUnnecessaryIsInstance]
         and len(pair) == 2
-        and all(type(number) is int and 0 <= number < MOST for number in pair)
+        and all(type(number) is int and 0 <= number < MAX_COUNT for number in pair)
     )
     return news if held == news.held else CacheUpdate(held, bool(news.cleared))
 
@@ -424,7 +432,7 @@ def _are_ids(given: object) -> bool:
     if not isinstance(given, tuple):
         return False
     ids = cast("tuple[int, ...]", given)
-    return not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MOST)
+    return not ids or (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MAX_COUNT)
 
 
 def _is_number(given: object) -> bool:
@@ -438,7 +446,7 @@ def _sane(usage: Usage) -> Usage:
     changed: dict[str, object] = {
         name: 0
         for name, count in usage.__dict__.items()
-        if name != "sources" and (type(count) not in (int, float) or not 0 <= count < MOST)  # false for NaN too
+        if name != "sources" and (type(count) not in (int, float) or not 0 <= count < MAX_COUNT)  # false for NaN too
     }
     if (sources := _sources(usage)) is not usage.sources:
         changed["sources"] = sources

@@ -23,7 +23,7 @@ class Turns:
         self._steps: dict[str, Calls] = {}
         """Calls by step name, the step itself included; only for steps under a limit."""
 
-    def made(self, step: Step, group: Group | None, waited: Mapping[str, int]) -> Calls:
+    def count_step(self, step: Step, group: Group | None, waited: Mapping[str, int]) -> Calls:
         """Count a new step of a coroutine that has waited for `waited` calls; return those that count for the step."""
         scopes = [*self._scopes(group)]
         if not scopes:

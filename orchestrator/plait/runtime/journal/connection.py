@@ -13,14 +13,14 @@ from .migrations import MIGRATIONS
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["connected", "explained", "open_connection"]
+__all__ = ["connected", "explain_errors", "open_connection"]
 
 _prepared: set[str] = set()
 """Addresses whose tables are up to date."""
 
 
 @contextlib.contextmanager
-def explained(where: Database) -> Generator[None]:
+def explain_errors(where: Database) -> Generator[None]:
     """Turn an error of psycopg into a `ConfigError` with advice."""
     import psycopg
 
@@ -45,7 +45,7 @@ def open_connection(where: Database) -> psycopg.Connection[Any]:
         import psycopg
     except ImportError:
         raise ConfigError("a store in PostgreSQL needs more packages: pip install 'plait[postgres]'") from None
-    with explained(where):
+    with explain_errors(where):
         db = psycopg.connect(where.url, autocommit=True, connect_timeout=10, application_name="plait")
         try:
             if where.url not in _prepared:
@@ -60,7 +60,7 @@ def open_connection(where: Database) -> psycopg.Connection[Any]:
 @contextlib.contextmanager
 def connected(where: Database) -> Generator[psycopg.Connection[Any]]:
     """Lend a connection for a moment; what goes wrong is a `ConfigError`."""
-    with contextlib.closing(open_connection(where)) as db, explained(where):
+    with contextlib.closing(open_connection(where)) as db, explain_errors(where):
         yield db
 
 

@@ -63,7 +63,7 @@ def without_defaults(model: BaseModel) -> dict[str, object]:
     """Return the JSON fields of a model and its nested models, without those that have their default."""
     fields = model.__dict__
     kept: dict[str, object] = {}
-    for name, default, lean in _given(type(model), frozenset(model.model_fields_set)):
+    for name, default, lean in _given_fields(type(model), frozenset(model.model_fields_set)):
         value: object = fields[name]
         if value is default:
             continue
@@ -98,7 +98,7 @@ def _contained(value: object) -> object:
 
 
 @functools.lru_cache(maxsize=4096)
-def _given(cls: type[BaseModel], given: frozenset[str]) -> tuple[tuple[str, object, object], ...]:
+def _given_fields(cls: type[BaseModel], given: frozenset[str]) -> tuple[tuple[str, object, object], ...]:
     """Return the fields of a class that are written of a model that these were given to, each with its default, and
     with what that comes to without defaults of its own, where it is a model."""
     fields: list[tuple[str, object, object]] = []

@@ -23,7 +23,7 @@ from .directory import RunEntry, entries
 from .journal import Journal
 from .location import Database, Location
 
-LARGEST = 1_000_000
+MAX_ANSWER_BYTES = 1_000_000
 """Bytes of an answer."""
 
 
@@ -41,7 +41,7 @@ def pending(path: Location) -> list[tuple[RunEntry, Question]]:
                     asked[note.step] = Question.model_validate(note.note)
             elif note.kind == "answered":
                 asked.pop(note.step, None)
-        questions += [(entry, question) for question in asked.values() if not _left(entry, question.id)]
+        questions += [(entry, question) for question in asked.values() if not _is_waiting(entry, question.id)]
     return questions
 
 
@@ -80,8 +80,8 @@ def leave(path: Location, question: str, value: JsonValue, by: Answerer = OPERAT
 def take(path: Location, question: Question, asked_by: str = "") -> tuple[JsonValue, Answerer] | None:
     """Return the answer that was left to a question, if there is one, and who gave it, and take it away. One that
     cannot be read, makes no sense, or is of one who may not answer counts as none. `asked_by`: the run's tenant."""
-    data = _taken(path, question)
-    if data is None or len(data) > LARGEST:
+    data = _take_answer(path, question)
+    if data is None or len(data) > MAX_ANSWER_BYTES:
         return None
     try:
         left = json_value(json.loads(data))
@@ -92,7 +92,7 @@ def take(path: Location, question: Question, asked_by: str = "") -> tuple[JsonVa
         return None
 
 
-def _taken(path: Location, question: Question) -> str | bytes | None:
+def _take_answer(path: Location, question: Question) -> str | bytes | None:
     if isinstance(path, Database):
         from . import store
 
@@ -100,7 +100,7 @@ def _taken(path: Location, question: Question) -> str | bytes | None:
     file = _file(path, question.id)
     try:
         with file.open("rb") as opened:
-            data = opened.read(LARGEST + 1)
+            data = opened.read(MAX_ANSWER_BYTES + 1)
         file.unlink()
         with contextlib.suppress(OSError):
             file.parent.rmdir()  # if it is empty now
@@ -109,7 +109,7 @@ def _taken(path: Location, question: Question) -> str | bytes | None:
     return data
 
 
-def _left(entry: RunEntry, question: str) -> bool:
+def _is_waiting(entry: RunEntry, question: str) -> bool:
     """Whether an answer waits to be taken."""
     if isinstance(entry.path, Database):
         from . import store

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConfigError, RunTaken
-from .connection import connected, explained, open_connection
+from .connection import connected, explain_errors, open_connection
 from .location import Database, Location
 from .store_membership import ProcessMember, acquire, release
 from .tables import WriteBatch
@@ -148,7 +148,7 @@ class PostgresPart:
         self.hold(None)
         try:
             self._db = open_connection(self._where)
-            with explained(self._where):
+            with explain_errors(self._where):
                 return self._last(self._db) + 1
         except BaseException:
             self.close()
@@ -206,7 +206,7 @@ class PostgresPart:
         import psycopg
 
         until = time.monotonic() + _PATIENCE
-        with explained(self._where):
+        with explain_errors(self._where):
             while True:
                 try:
                     if self._db is None or self._db.closed:

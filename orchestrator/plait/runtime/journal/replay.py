@@ -170,7 +170,7 @@ def histories(
     for run, last in _ends(journal, headers, [line for line in journal.runs() if line.run in wanted]).items():
         together[last].append(run)
     for last, several in together.items():
-        yield several, _through(journal, plugins, headers, _spans(headers, last))
+        yield several, _replay_rows(journal, plugins, headers, _spans(headers, last))
 
 
 def _headers(journal: Journal) -> dict[int, Header]:
@@ -190,12 +190,12 @@ def _ends(journal: Journal, headers: dict[int, Header], lines: Iterable[RunLine]
         start = resumed[-1] if resumed else max((first for first in starts if first <= place), default=None)
         if start is None:
             raise ConfigError(f"{journal.path} is damaged: no session of it holds the beginning of run {run}")
-        later = [first for first in starts if first > start and not _goes_on(headers[first], first)]
+        later = [first for first in starts if first > start and not _is_continuation(headers[first], first)]
         ends[run] = min(later, default=last + 1) - 1
     return ends
 
 
-def _goes_on(header: Header, first: int) -> bool:
+def _is_continuation(header: Header, first: int) -> bool:
     """Return whether a session continues the machine of the session before it, with all of its runs."""
     return header.resumes is None and header.base is not None and header.base == first - 1
 
@@ -216,7 +216,7 @@ def _session(spans: list[tuple[int, int]], row: EventRow) -> int | None:
     return next((first for first, last in spans if first <= row.seq <= last), None)
 
 
-def _through(
+def _replay_rows(
     journal: Journal,
     plugins: PluginRegistry,
     headers: dict[int, Header],
@@ -234,7 +234,7 @@ def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, r
     # Ticks of other runs stay: they also make the timers of this run due.
     event = ForeignEvent(at=row.at) if row.foreign and row.kind != "tick" else row.load()
     try:
-        actions, anew = _said(machine, event, row, header, run)
+        actions, anew = _feed_event(machine, event, row, header, run)
     except ConfigError:
         raise
     except Exception as error:
@@ -246,7 +246,7 @@ def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, r
     return Moment(row.seq, header, event, machine, actions, row.actions, anew, differs)
 
 
-def _said(
+def _feed_event(
     machine: Machine, event: Event, row: EventRow, header: Header, run: str | None = None
 ) -> tuple[list[Action], str]:
     """Feed an event to a machine. Return the actions, and the same as a journal records them."""
@@ -272,7 +272,7 @@ def _rebuilt(journal: Journal, plugins: PluginRegistry, last: int, run: str | No
     attempts that were recorded: an event whose actions a crash had lost had sent out nothing there."""
     headers = _headers(journal)
     machine: Machine | None = None
-    for moment in _through(journal, plugins, headers, _spans(headers, last), run):
+    for moment in _replay_rows(journal, plugins, headers, _spans(headers, last), run):
         machine = moment.machine
     if machine is None:
         raise ConfigError(f"{journal.path} is damaged: a session continues event {last}, which is missing")
@@ -286,7 +286,7 @@ def _machine(header: Header, plugins: PluginRegistry) -> Machine:
 def _step(machine: Machine, row: EventRow, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:
     event = row.load()
     try:
-        actions, anew = _said(machine, event, row, header)
+        actions, anew = _feed_event(machine, event, row, header)
         if check:
             check_invariants(machine, follows=header.told)
     except Exception as error:

@@ -246,7 +246,7 @@ def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
         op = node.step.op
         if node.id in rebuilt.trails and expander.is_flow(node.step, rebuilt.run):
             action = Expand(step=node.id, attempt=node.attempts.generation, result=node.outcome.own)
-            events += expander.again(action, rebuilt.machine, rebuilt.trails[node.id], at)
+            events += expander.replay_flow(action, rebuilt.machine, rebuilt.trails[node.id], at)
             continue
         read: list[Event] = []
         if op.kind == "think" and op.stream and node.outcome.own.text:

@@ -51,12 +51,12 @@ _STEPS = 20_000_000
 """Steps of SQLite's machine that reading any file may take, and below those for each of its bytes: a row is at least a
 few bytes and takes a few steps."""
 _STEPS_A_BYTE = 4
-_LOOK = 100_000
+_CHECK_STEPS = 100_000
 _PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether a file is claimed holds it for a moment
 
 
 @contextlib.contextmanager
-def explained(path: Path) -> Generator[None]:
+def explain_errors(path: Path) -> Generator[None]:
     """Turn an error of SQLite into a `ConfigError` with advice."""
     try:
         yield
@@ -163,7 +163,7 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
         raise ConfigError(f"{path} is not a journal: it is {'no SQLite file' if start else 'empty'}")
     # A file left by a crash is repaired by its first reader, which must be able to write for that.
     writable = write or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
-    with explained(path):
+    with explain_errors(path):
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={'rw' if writable else 'ro'}",
             uri=True,
@@ -175,7 +175,7 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
             db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
             db.execute("PRAGMA trusted_schema = OFF")
             if not write:
-                db.set_progress_handler(_bounded(path), _LOOK)
+                db.set_progress_handler(_bounded(path), _CHECK_STEPS)
             db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error:
             db.close()
@@ -186,7 +186,7 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
 def _bounded(path: Path) -> Callable[[], bool]:
     """Return the progress handler by which SQLite checks the time limit."""
     sizes = [file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists()]
-    left = (_STEPS + _STEPS_A_BYTE * sum(sizes)) // _LOOK
+    left = (_STEPS + _STEPS_A_BYTE * sum(sizes)) // _CHECK_STEPS
 
     def over() -> bool:
         nonlocal left
@@ -215,13 +215,13 @@ def _demand_file(path: Path) -> None:
 
 def check_format(db: sqlite3.Connection, path: Path) -> None:
     """Raise `ConfigError` unless the file is a journal that this version can read."""
-    with explained(path):
+    with explain_errors(path):
         application = db.execute("PRAGMA application_id").fetchone()[0]
         version = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
         raise ConfigError(f"{path} is not a journal: it is some other program's SQLite file")
     demand_format(version, path)
-    with explained(path):
+    with explain_errors(path):
         tables = frozenset(db.execute(_SCHEMA_OF).fetchmany(len(_tables()) + 1))
     if tables != _tables():
         raise ConfigError(f"{path} is not a journal: it has other tables than a journal of format {FORMAT}")
@@ -246,7 +246,7 @@ class SqliteFile:
         """Bytes written so far, including those that SQLite keeps beside the file while it is open."""
         if self._db is None:
             return 0
-        with explained(self.location):
+        with explain_errors(self.location):
             pages = self._db.execute("PRAGMA page_count").fetchone()[0]
             return pages * self._db.execute("PRAGMA page_size").fetchone()[0]
 
@@ -260,16 +260,16 @@ class SqliteFile:
         self.hold(None)
         try:
             self._db = connect(self.location, write=True)
-            with explained(self.location):
+            with explain_errors(self.location):
                 empty = not self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
             if not empty:  # before anything of a file that is not ours is changed
                 check_format(self._db, self.location)
-            with explained(self.location):
+            with explain_errors(self.location):
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
                 if empty:
                     prepare(self._db)
-            with explained(self.location):
+            with explain_errors(self.location):
                 return self._db.execute("SELECT coalesce(max(seq), 0) + 1 FROM events").fetchone()[0]
         except BaseException:
             self._release()
@@ -278,13 +278,13 @@ class SqliteFile:
     def begin(self, first: int, header: str) -> None:
         """Write a session's header."""
         assert self._db is not None
-        with explained(self.location):
+        with explain_errors(self.location):
             self._db.execute("INSERT OR REPLACE INTO sessions VALUES (?, ?)", (first, header))
 
     def write(self, batch: WriteBatch, sync: bool) -> None:
         """Write a batch in one transaction."""
         assert self._db is not None
-        with explained(self.location):
+        with explain_errors(self.location):
             if sync and self._synchronous != "full":
                 self._db.execute("PRAGMA synchronous = full")
             self._db.execute("BEGIN IMMEDIATE")
@@ -379,6 +379,6 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def _reading(self) -> Generator[sqlite3.Connection]:
-        with contextlib.closing(connect(self.location, write=False)) as db, explained(self.location):
+        with contextlib.closing(connect(self.location, write=False)) as db, explain_errors(self.location):
             check_format(db, self.location)
             yield db

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     import psycopg
 from .connection import connected
 
-__all__ = ["CHANNEL", "LEASE", "Counters", "ProcessMember", "RunOrder", "acquire", "release"]
+__all__ = ["CHANNEL", "LEASE_S", "Counters", "ProcessMember", "RunOrder", "acquire", "release"]
 
 log = logging.getLogger("plait.journal")
 
-LEASE = 10.0
+LEASE_S = 10.0
 """Seconds of silence after which a process counts as dead, unless it says otherwise."""
 CHANNEL = "plait_orders"
-_LOOK = 0.5
+_POLL_INTERVAL_S = 0.5
 """Most seconds between two looks for orders, should a notification be lost."""
 
 
@@ -122,7 +122,7 @@ class ProcessMember:
                     looked = now + self.lease / 4
                     if orphans := self._orphans(db):
                         self.on_orphans[0](orphans)
-                for _ in db.notifies(timeout=min(_LOOK, self.lease / 5), stop_after=1):
+                for _ in db.notifies(timeout=min(_POLL_INTERVAL_S, self.lease / 5), stop_after=1):
                     pass
             except Exception as error:
                 log.warning("the store %s: %s", self.database, str(error).partition("\n")[0])
@@ -188,7 +188,7 @@ _members: dict[tuple[int, str], ProcessMember] = {}
 _lock = threading.Lock()
 
 
-def acquire(database: Database, pool: str = "", lease: float = LEASE) -> ProcessMember:
+def acquire(database: Database, pool: str = "", lease: float = LEASE_S) -> ProcessMember:
     """Return this process's membership of a store, beginning it if need be. Raises `ConfigError`."""
     with _lock:
         key = (os.getpid(), database.url)

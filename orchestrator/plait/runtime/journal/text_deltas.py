@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from ...core.events import Action, Expand, Progressed
 
-__all__ = ["alike", "joined", "merged"]
+__all__ = ["can_merge", "join_actions", "merge_deltas"]
 
 
-def alike(first: Progressed, then: Progressed) -> bool:
+def can_merge(first: Progressed, then: Progressed) -> bool:
     """Return whether two deltas can be merged: both have token ids, or neither has."""
     return bool(first.ids) == bool(then.ids) and (first.logprob is None) == (then.logprob is None)
 
 
-def merged(first: Progressed, then: Progressed) -> Progressed:
+def merge_deltas(first: Progressed, then: Progressed) -> Progressed:
     """Return both as one delta."""
     tokens = first.tokens + then.tokens
     logprob = then.logprob
@@ -38,7 +38,7 @@ def _size(news: Progressed) -> int:
     return max(news.tokens, len(news.ids))
 
 
-def joined(before: Sequence[Action], then: Sequence[Action]) -> list[Action]:
+def join_actions(before: Sequence[Action], then: Sequence[Action]) -> list[Action]:
     """Return the actions of the merged deltas: one piece of text for the step's reader."""
     out = list(before)
     for action in then:

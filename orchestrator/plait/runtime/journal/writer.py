@@ -45,11 +45,11 @@ from .journal import Journal, UnwrittenEvent
 from .location import Location
 from .recorded_actions import Refusals, of_runs
 from .tables import Note
-from .text_deltas import alike, joined, merged
+from .text_deltas import can_merge, join_actions, merge_deltas
 
 log = logging.getLogger("plait.journal")
 
-EVERY = 1.0
+FLUSH_INTERVAL_S = 1.0
 """Maximum seconds that text deltas wait to be written with later events."""
 
 P = ParamSpec("P")
@@ -106,7 +106,7 @@ class Recorder:
         next_file: returns an open journal for new runs in place of one that is full, `None` for one that is not.
         meta: metadata of a new session's header.
         failed: called with runs whose journal can no longer be written, and the error.
-        every: see `EVERY`.
+        every: see `FLUSH_INTERVAL_S`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Recorder:
         self._next_file = next_file
         self._meta = meta
         self.failed = failed
-        self._every = EVERY if every is None else every
+        self._every = FLUSH_INTERVAL_S if every is None else every
         self.current: Journal | None = None
         """Where new runs go."""
         self.files: list[_File] = []
@@ -291,13 +291,15 @@ class Recorder:
                 file.journal.followed(entry, actions, refused)
         elif entry is None:
             if not self.alone:
-                self._acted_elsewhere(actions, refused, (), self._machine.now)
+                self._record_foreign_actions(actions, refused, (), self._machine.now)
         else:
             entry.unhandled -= 1
             if refused:
                 before = len(entry.actions)
                 entry.refused = [*entry.refused, *((index + before, order) for index, order in refused)]
-            entry.actions = joined(entry.actions, actions) if entry.actions and actions else actions or entry.actions
+            entry.actions = (
+                join_actions(entry.actions, actions) if entry.actions and actions else actions or entry.actions
+            )
             if not entry.written and any(not isinstance(action, Expand | WakeAt) for action in actions):
                 self._write_pending()  # other files must not hear of an attempt before it is sent out
             elif not entry.unhandled and entry.written:
@@ -390,7 +392,7 @@ class Recorder:
                 return None
 
     def _heard_of(self, event: Progressed) -> JournalEntry | None:
-        reviewed = self._machine.reviewed(event.attempt)
+        reviewed = self._machine.is_reviewed(event.attempt)
         if reviewed is None:  # late: the machine only counts it
             return None
         run = self._attempts.get(event.attempt)
@@ -404,8 +406,8 @@ class Recorder:
             entry = JournalEntry(event, event.at, run)
             self._write(entry)
             return entry
-        if held is not None and isinstance(held.event, Progressed) and alike(held.event, event):
-            held.event = merged(held.event, event)
+        if held is not None and isinstance(held.event, Progressed) and can_merge(held.event, event):
+            held.event = merge_deltas(held.event, event)
             held.unhandled += 1
         else:
             if held is not None:
@@ -447,9 +449,9 @@ class Recorder:
             except Exception as error:
                 self._unwritten(file, entry.run, error)
         if not self.alone:
-            self._acted_elsewhere(entry.actions, entry.refused, [file for file, _ in entry.seqs], entry.event.at)
+            self._record_foreign_actions(entry.actions, entry.refused, [file for file, _ in entry.seqs], entry.event.at)
 
-    def _acted_elsewhere(
+    def _record_foreign_actions(
         self, actions: Sequence[Action], refused: Refusals, besides: Sequence[_File], at: float
     ) -> None:
         """Write what followed for runs of other files than those that hold the event."""
@@ -459,9 +461,9 @@ class Recorder:
             if file.told and file not in besides:
                 own, orders = self._of_file(file, actions, refused)
                 if own or orders:
-                    self._guarded(file, None, self._elsewhere, file, own, orders, at)
+                    self._guarded(file, None, self._record_foreign, file, own, orders, at)
 
-    def _elsewhere(self, file: _File, actions: Sequence[Action], refused: Refusals, at: float) -> None:
+    def _record_foreign(self, file: _File, actions: Sequence[Action], refused: Refusals, at: float) -> None:
         file.journal.acted(self._append(file, ForeignEvent(at=at)), actions, refused)
 
     def _of_file(self, file: _File, actions: Sequence[Action], refused: Refusals) -> tuple[Sequence[Action], Refusals]:

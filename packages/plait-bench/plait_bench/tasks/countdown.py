@@ -166,20 +166,20 @@ class Countdown(Task):
 
     def state_key(self, partial: str) -> str | None:
         """Return the numbers left: `4 5 8 -> 24` for any steps that leave these. `None` for steps that are wrong."""
-        left = self._left(partial)
+        left = self._remaining_numbers(partial)
         return None if left is None else f"{' '.join(map(str, left))} -> {self._target}"
 
     def complete(self, partial: str) -> bool:
         """Return whether one number is left, or a step was wrong."""
-        left = self._left(partial)
+        left = self._remaining_numbers(partial)
         return left is None or len(left) == 1
 
     def value(self, partial: str) -> float:
         """Return 1 if the target can still be reached from the numbers left, else 0: exact, by search."""
-        left = self._left(partial)
+        left = self._remaining_numbers(partial)
         return float(left is not None and solvable(left, self._target))
 
-    def _left(self, partial: str) -> tuple[int, ...] | None:
+    def _remaining_numbers(self, partial: str) -> tuple[int, ...] | None:
         written = [part for part in partial.strip().split(";") if part.strip()]
         steps = _steps(list(written))
         return None if steps is None else remaining(self._numbers, steps)

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
 from rich.table import Table as Shown
 
 from plait.apps.common.dataset import DatasetQuestion, environment_of, read_questions
+from plait.apps.common.fields import read_fields
 from plait.apps.common.interrupt import run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
-from plait.core.messages import pluralise
+from plait.core.messages import did_you_mean, pluralise
 from plait.core.request import Request
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
@@ -67,6 +69,29 @@ def strategies(
             output.people.print(note, markup=False)
 
 
+class CombeeEffort(BaseModel):
+    """The options of `--by combee`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rounds: int = Field(1, ge=1, description="Rounds of reflection.")
+
+
+class GepaEffort(BaseModel):
+    """The options of `--by gepa`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    runs: int = Field(300, ge=1, description="Approximate number of problems that the search runs.")
+
+
+_METHODS: dict[str, type[CombeeEffort | GepaEffort]] = {"combee": CombeeEffort, "gepa": GepaEffort}
+
+
+def _known_method(name: str) -> str:
+    if name not in _METHODS:
+        raise UsageError(f"there is no method {name!r}{did_you_mean(name, _METHODS)}: write --by combee or gepa")
+    return name
+
+
 @common_options
 def prompts(
     declared: Declared,
@@ -77,14 +102,14 @@ def prompts(
         ),
     ],
     by: Annotated[
-        Literal["combee", "gepa"],
+        str,
         typer.Option(
-            help="combee: rounds of one proposal made from many failures. gepa: a search among texts, thirds of the "
-            "problems to reflect on, to compare and to test on; needs the extra `prompts`."
+            metavar="NAME[:k=v]",
+            help="combee: one proposal from many failures per round (combee:rounds=1). gepa: a search among texts, "
+            "thirds of the problems to reflect on, to compare and to test on; about 300 runs (gepa:runs=300); needs "
+            "the extra `prompts`.",
         ),
     ] = "combee",
-    rounds: Annotated[int, typer.Option(min=1, help="combee: rounds of reflection.")] = 1,
-    runs: Annotated[int, typer.Option(min=1, help="gepa: about how many problems the search runs.")] = 300,
     level: Annotated[
         float, typer.Option(min=0.001, max=0.5, help="Probability of accepting a change that does not help.")
     ] = 0.1,
@@ -98,23 +123,27 @@ def prompts(
 
     A value called `text` is put before each request; any other is an option of the planner.
     """
+    effort = read_fields("--by", by.partition(":")[2], _METHODS[_known_method(by.partition(":")[0])])
+    search = isinstance(effort, GepaEffort)
     versions = versions_of(declared)
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})
     questions = read_questions(problems, request.task, place=environment_of(request.task.name, None))
-    least = 6 if by == "gepa" else 4
+    least = 6 if search else 4
     if len(questions) < least:
-        shares = "a third each to reflect on, to compare and to test on" if by == "gepa" else "half to test on"
+        shares = "a third each to reflect on, to compare and to test on" if search else "half to test on"
         raise UsageError(f"{problems} has {len(questions)} problems, and {least} are least: {shares}")
     learner = Learner(config, request, concurrency)
     with opened(as_json) as output:
-        if by == "gepa":
+        if isinstance(effort, GepaEffort):
+            runs = effort.runs
             searches: list[TextSearch] = []
             run_stoppable(lambda stopper: learner.search(versions, questions, runs, level, searches, output, stopper))
             _tell_search(versions, searches, output, as_json)
             return
         made: list[Round[DatasetQuestion]] = []
+        rounds = effort.rounds
         run_stoppable(lambda stopper: learner.improve(versions, questions, rounds, level, made, output, stopper))
         rounds_made = [
             {"failed": trial.failed, "proposed": trial.proposed, "faults": trial.faults,

@@ -53,7 +53,7 @@ class ElasticHosts:
                 self._gone(name)
         here = [name for name in self._names if name in self._since and name not in self._going]
         slots = cluster.batches[self._names[0]].host.slots
-        wanted = self._scaler.wanted(now, cluster.machine.model_steps, slots, len(here))
+        wanted = self._scaler.choose_count(now, cluster.machine.model_steps, slots, len(here))
         for name in self._names:
             if len(here) < wanted and name not in self._since:
                 here.append(name)

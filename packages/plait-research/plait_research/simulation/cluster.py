@@ -161,7 +161,7 @@ class Cluster:
 
     def _finish(self, finish: Finish) -> None:
         self.left -= 1
-        record = self.machine.finished(finish.run)
+        record = self.machine.find_finished(finish.run)
         self.run_over(finish, record)
         self.expander.forget(finish.run)
         for node in record.nodes if record is not None else ():

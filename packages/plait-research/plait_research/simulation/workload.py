@@ -191,7 +191,7 @@ class _Workload(Cluster):
 
     def run_over(self, finish: Finish, run: Run | None) -> None:
         self._follow(int(finish.run.rpartition("-")[2]))
-        self.admission.ended(self.now)
+        self.admission.record_end(self.now)
         self._latencies.append(self.now - self._came.pop(finish.run))
         self._in_time += finish.status == "done" and self._latencies[-1] <= self.within
         self._statuses[finish.status] += 1

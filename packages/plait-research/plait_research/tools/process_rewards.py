@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from plait.core.errors import ConfigError, ToolError
 
-__all__ = ["STYLES", "RewardPrompt", "Style", "asked", "likely", "tokenizer_of"]
+__all__ = ["STYLES", "RewardPrompt", "Style", "build_model_input", "likely", "tokenizer_of"]
 
 Style = Literal["plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork"]
 STYLES: tuple[Style, ...] = ("plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork")
@@ -40,7 +40,7 @@ class RewardPrompt(NamedTuple):
         return self.ids[: self.places[-1] + 1]
 
 
-def asked(style: Style, tokenizer: Any, question: str, text: str, system: str = "") -> RewardPrompt:
+def build_model_input(style: Style, tokenizer: Any, question: str, text: str, system: str = "") -> RewardPrompt:
     """Return the input of a model of a style for a question and a text whose steps are separated by blank lines (for
     `skywork`: by line breaks). `system` goes before the question for `math-shepherd`."""
     text = text.rstrip()

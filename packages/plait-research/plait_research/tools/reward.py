@@ -19,7 +19,7 @@ from plait.core.errors import ConfigError, EngineError, ToolError
 from plait.core.tools.tool import Tool, tool
 from plait.workers.http import ResponseLimits, ServerConnection, ServerError
 
-from .process_rewards import STYLES, RewardPrompt, Style, asked, likely, tokenizer_of
+from .process_rewards import STYLES, RewardPrompt, Style, build_model_input, likely, tokenizer_of
 
 __all__ = ["reward_model"]
 
@@ -102,7 +102,7 @@ def reward_model(
         if style != "plain":
             if not words:
                 words.append(tokenizer_of(tokenizer or model))
-            order = asked(style, words[0], question, text, system)
+            order = build_model_input(style, words[0], question, text, system)
             return await _of_style(ask, order, model)
         if chat:
             turns = [{"role": "user", "content": question}, {"role": "assistant", "content": text}]

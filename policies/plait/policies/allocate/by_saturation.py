@@ -29,8 +29,8 @@ class BySaturation(Allocator):
     | answers to vote on | until the first answer leads with probability `confidence` (arXiv 2305.11860) |
 
     N* is about coverage: one right branch is enough when a verifier finds it. A vote needs a clear lead instead, and a
-    4:4 split needs many more votes: as many as it takes if further votes fall as those so far. When these have ended it
-    is asked again, and allocates more where they fell otherwise.
+    4:4 split needs many more votes: as many as it takes if further votes fall as those so far. When these have ended,
+    the allocation runs again, and adds branches if they fell differently.
 
     N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
     without an answer failed. `evidence=share` is the paper's own reading, N* with the share of the first answer as p.

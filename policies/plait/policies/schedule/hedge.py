@@ -27,9 +27,9 @@ class HedgeStragglers(Policy):
     tokens is a straggler only if it is also slow, not merely long. And a step is hedged only to a worker with clearly
     fewer late steps of the run: while a burst is worked off, all are late.
 
-    The second attempt has to be predicted to end sooner: both have the tokens before them that are expected of the step
-    now (`core.lengths`), the one at the pace at which it runs, the other at that of its worker with one attempt more.
-    Of a worker of unknown pace, and of a step that reports no tokens, nothing is predicted, and the hedge is made.
+    The second attempt must be predicted to end sooner. The prediction takes the step's expected remaining tokens
+    (`core.lengths`), at the first attempt's pace and at the second worker's pace with one attempt more. Without a known
+    pace or reported tokens there is no prediction, and the hedge is made.
     """
 
     quantile: float = Field(default=0.95, gt=0, le=1, description="Which quantile counts: of the times of like steps.")

@@ -69,7 +69,7 @@ class _Deepest(RankedFrontier):
         return None if len(self.tree.pending) >= self._options.parallel else super().take()
 
     def is_waiting(self, node: SearchNode) -> bool:
-        """Whether a node's last child, which the next is to be shown, is being written."""
+        """Whether a node's last child, which the next child's prompt shows, is still being generated."""
         last = node.children[-1] if node.children and self._options.diverse else None
         return last is not None and not last.step and last in self.tree.pending
 

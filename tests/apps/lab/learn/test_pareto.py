@@ -110,13 +110,19 @@ def test_the_command_searches(plait: Any, tmp_path: Path) -> None:
     declared, problems = tmp_path / "learn.json", tmp_path / "p.jsonl"
     declared.write_text(json.dumps([{"name": "text", "value": "Be brief."}]))
     problems.write_text("".join(json.dumps({"text": f"Task needs R{n % 4}", "want": "yes"}) + "\n" for n in range(60)))
-    words = ("learn", "prompts", declared, "--problems", problems, "--planner", "single", *RULER, "--by", "gepa")
-    done = plait(*words, "--runs", "150", "--json")
+    words = ("learn", "prompts", declared, "--problems", problems, "--planner", "single", *RULER, "--by")
+    done = plait(*words, "gepa:runs=150", "--json")
     assert done.code == 0, done.err
     assert done.json["version"] == 1 and done.json["scores"] == [0.0, 1.0]
     assert rules_in(done.json["values"]["text"]) == {"R0", "R1", "R2", "R3"}
     assert done.json["outcome"].startswith("accepted: better on 20, worse on 0")
-    again = plait(*words, "--runs", "60").out
+    again = plait(*words, "gepa:runs=60").out
     assert "1 candidate (0 merged), score 1 -> 1; no candidate was better" in again, again
     problems.write_text("".join(problems.read_text().splitlines(True)[:5]))
-    assert "6 are least: a third each" in plait(*words).err
+    assert "6 are least: a third each" in plait(*words, "gepa").err
+
+
+@pytest.mark.parametrize(("by", "says"), [("gpa", "did you mean 'gepa'"), ("combee:runs=3", "--by takes no 'runs'")])
+def test_a_method_that_is_unknown_is_refused(by: str, says: str, plait: Any) -> None:
+    done = plait("learn", "prompts", "d.json", "--problems", "p.jsonl", "--by", by)
+    assert done.code == 2 and says in done.err

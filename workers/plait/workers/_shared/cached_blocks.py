@@ -19,7 +19,7 @@ EMPTY = CacheUpdate(cleared=True)
 """The first news of a worker that tells of its cache."""
 
 
-GONE = 65_536
+MAX_EVICTED_BLOCKS = 65_536
 """Evicted blocks that are remembered."""
 
 
@@ -136,7 +136,7 @@ class CachedBlocks:
             table.clear()
         self._cleared = self._evicts = True
 
-    def held(self, ids: Sequence[int], model: str = "", salt: str = "", attempt: int = 0) -> int:
+    def count_cached_tokens(self, ids: Sequence[int], model: str = "", salt: str = "", attempt: int = 0) -> int:
         """Return the number of cached tokens at the start of a prompt: whole blocks. `model`: the adapter's name.
         `attempt`: remember that this prompt passed through the blocks."""
         before: Hashable = None
@@ -154,7 +154,7 @@ class CachedBlocks:
 
     def ended(self, attempt: int, ids: Sequence[int], model: str = "", salt: str = "") -> None:
         """An attempt with this prompt is over."""
-        held = self.held(ids, model, salt, attempt)
+        held = self.count_cached_tokens(ids, model, salt, attempt)
         if self._evicts or held + self.block <= len(ids):
             self._held[attempt] = held
 
@@ -208,7 +208,7 @@ class CachedBlocks:
         if (attempt := self._newest.pop(name, None)) is None:
             return
         self._gone[name] = attempt
-        if len(self._gone) > GONE:
+        if len(self._gone) > MAX_EVICTED_BLOCKS:
             del self._gone[next(iter(self._gone))]
         if reached:  # otherwise an earlier eviction, reported then, has cut more of it
             self._held[attempt] = block.upto - self.block

@@ -147,11 +147,11 @@ class ToolCallAssembler:
         for piece in pieces if isinstance(pieces, Sequence) and not isinstance(pieces, str) else ():
             if isinstance(piece, Mapping):
                 self._take(piece)
-        return self._told(False)
+        return self._take_complete_calls(False)
 
     def close(self) -> str:
         """Return the text of the calls that are left, the answer having ended."""
-        return self._told(True)
+        return self._take_complete_calls(True)
 
     def _take(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function")
@@ -173,7 +173,7 @@ class ToolCallAssembler:
         if not call.told:
             call.add(fragment)
 
-    def _told(self, ended: bool) -> str:
+    def _take_complete_calls(self, ended: bool) -> str:
         """Return the text of the calls that are complete now, in order."""
         out: list[str] = []
         while self._calls and (ended or (self._calls[0].complete and self._calls[0].name) or self._calls[0].told):

@@ -28,7 +28,7 @@ def takes(options: type[Frozen]) -> Callable[[C], C]:
     return mark
 
 
-def made(options: type[O], worker: str, given: Mapping[str, Any]) -> O:
+def build_options(options: type[O], worker: str, given: Mapping[str, Any]) -> O:
     """Return the options of a worker. Raises `ConfigError` that names each wrong one."""
     try:
         return options.model_validate(dict(given))

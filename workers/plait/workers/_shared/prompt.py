@@ -14,7 +14,7 @@ from plait.core.tools.calls import loads
 
 from .function_calls import function
 
-TAIL = 16
+TAIL_TOKENS = 16
 """Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""
 
 
@@ -177,9 +177,9 @@ class Prompter:
             if name not in self.template:
                 raise EngineError(f"the model's chat template knows no {name!r}: leave it out")
         if think.tools and "tools" in self.template:
-            options["tools"] = [_shown(tool) for tool in think.tools]
+            options["tools"] = [_template_function(tool) for tool in think.tools]
         elif think.tools and think.tool_choice != "auto":
-            messages = _told(messages, think.tools)
+            messages = _describe_functions(messages, think.tools)
         end = getattr(self.tokenizer, "eos_token", None) or ""
         given = [_for_template(message, end, raw) for message in messages]
         try:
@@ -197,14 +197,14 @@ class Prompter:
 
     def after(self, context: Sequence[int], ids: Sequence[int]) -> str:
         """Return the text of `ids` as a continuation of `context`."""
-        tail = context[-TAIL:]
+        tail = context[-TAIL_TOKENS:]
         head, whole = self.text(tail), self.text([*tail, *ids])
         return whole[len(head) :] if whole.startswith(head) else self.text(ids)
 
     def decodes_late(self, context: Sequence[int]) -> bool:
         """Whether the text of an output can be decoded at its end, all at once: not where the context ends within a
         character, nor with tokenizers that are not known to decode as the engine does."""
-        return self._fast is not None and not self.text(context[-TAIL:]).endswith("\ufffd")
+        return self._fast is not None and not self.text(context[-TAIL_TOKENS:]).endswith("\ufffd")
 
     def within(self, ids: Sequence[int], text: str) -> list[int]:
         """Return the longest start of `ids` whose text lies within `text`: of an output that was cut before a stop
@@ -262,13 +262,13 @@ class Prompter:
         return type(getattr(backend, "model", None)).__name__ == "WordLevel"
 
 
-def _shown(tool: Function) -> dict[str, Any]:
+def _template_function(tool: Function) -> dict[str, Any]:
     """Return a function as vLLM's server gives it to a template: with the place of a description that it has not."""
     told = function(tool)
     return {**told, "function": {"name": tool.name, "description": None, **told["function"]}}
 
 
-def _told(messages: Sequence[Message], tools: Sequence[Function]) -> Sequence[Message]:
+def _describe_functions(messages: Sequence[Message], tools: Sequence[Function]) -> Sequence[Message]:
     """Return a conversation whose first message describes the functions, for a template without a place for them."""
     text = "You may call these functions:\n" + "\n".join(json.dumps(function(tool)["function"]) for tool in tools)
     if messages and messages[0].role in ("system", "developer"):

@@ -24,7 +24,7 @@ from plait.core.result import Failure, Result, as_failure
 from .._shared import resources
 from .._shared.batch_streams import Inbox, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
-from .._shared.options import made, takes
+from .._shared.options import build_options, takes
 from .engine_loader import broken
 from .options import EngineOptions
 from .requests import EngineOutputs, EngineRequest, spelled
@@ -74,7 +74,7 @@ class Engine(Worker):
 
         Raises `ConfigError`.
         """
-        self.options = given = made(EngineOptions, "engine", {"model": model, **options})
+        self.options = given = build_options(EngineOptions, "engine", {"model": model, **options})
         self.name, self.slots, self.model = given.name, given.slots, given.model
         self.models = (Path(self.model).name, *given.lora)
         self.identity = ""

@@ -13,7 +13,7 @@ from plait.core.sampling import Sampling
 
 from .._shared.batch_streams import Stream
 from .._shared.confidence import ConfidenceTrace, token_draws
-from .._shared.prompt import TAIL, Prompter
+from .._shared.prompt import TAIL_TOKENS, Prompter
 from .._shared.stop_texts import first_stop, opening
 
 EngineOutputs = list[tuple[Stream, Progress | Result | Failure]]
@@ -223,7 +223,7 @@ def spelled(prompter: Prompter, context: Sequence[int], rows: Sequence[Any], tex
     (nats, at temperature 1), the generated token's first, then those of the likeliest. A token that ends within a
     character has no text, and the one that completes it has the whole character. The last is cut where the text is.
     """
-    ids = list(context[-TAIL:])
+    ids = list(context[-TAIL_TOKENS:])
     begin, known = 0, len(ids)
     told: list[Token] = []
     left = text

@@ -17,7 +17,7 @@ from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.batch_streams import Stream
-from .._shared.options import made, takes
+from .._shared.options import build_options, takes
 from .connection import DEFAULT_KEY_VARIABLE, ResponseLimits, ServerConnection
 from .flow_control import ConcurrencyLimiter
 from .kv_events import KvEvents
@@ -67,7 +67,7 @@ class Http(Worker):
         Raises `ConfigError`.
         """
         check_address(base_url, options.get("api_key_env"))
-        given = made(HttpOptions, "http", {"base_url": base_url.rstrip("/"), **options})
+        given = build_options(HttpOptions, "http", {"base_url": base_url.rstrip("/"), **options})
         self.options, self.base_url, self.model = given, given.base_url, given.model
         self.name, self.slots = given.name, given.slots or DEFAULT_SLOTS
         self.counts = {"requests": 0, "retries": 0, "overloaded": 0, "generated": 0, "prompt": 0, "cached": 0}
@@ -84,8 +84,8 @@ class Http(Worker):
         self._live: dict[int, LiveJob] = {}
         self._suspect = asyncio.Event()
         self._is_closed = False
-        self._refusal = ""
-        """Why the server could not be used when it was probed later."""
+        self._warned = False
+        """Whether the log has the reason why the server, probed later, could not be used."""
         self._events = KvEvents(given.kv_events, given.kv_replay) if given.kv_events else None
 
     @property
@@ -151,8 +151,8 @@ class Http(Worker):
         except UnreachableServer:
             return False
         except EngineError as error:
-            if str(error) != self._refusal:  # logged once: it is asked every second
-                self._refusal = str(error)
+            if not self._warned:  # once: the server is probed every second
+                self._warned = True
                 log.warning("%s answers now and cannot be used: %s", self.name, error)
             return False
         return not self._is_closed

@@ -16,7 +16,7 @@ from plait.core.errors import EngineError
 from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.result import Finish, Result
 
-from .._shared.prompt import TAIL
+from .._shared.prompt import TAIL_TOKENS
 from .._shared.stop_texts import first_stop, opening
 from .request_body import ServerError
 from .response_parser import ResponseParser
@@ -166,7 +166,7 @@ class PromptEncoder:
         if not prompt or not ids:
             return None
         # With some of the prompt before them: by itself the first token would lose its leading space.
-        tail = prompt[-TAIL:]
+        tail = prompt[-TAIL_TOKENS:]
         head, text = [await detokenize(server.connection, server.model, part) for part in (tail, [*tail, *ids])]
         output = text.removeprefix(head)
         is_usable = text.startswith(head) and not output.endswith("\ufffd") and not opening(output, think.sampling.stop)

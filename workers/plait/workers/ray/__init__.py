@@ -24,7 +24,7 @@ from .._shared.cached_blocks import Mailbox
 from .._shared.resources import default_threads, local_model, usable_cores
 from . import cluster
 from .actor import ActorHost, EngineOutputs, load
-from .actor_calls import SILENCE, answered, first_line, hangs, reply
+from .actor_calls import SILENCE_LIMIT_S, answered, first_line, hangs, reply
 from .quarantine import Quarantine
 from .token_pipe import TokenBuffer
 
@@ -34,7 +34,7 @@ log = logging.getLogger("plait.ray")
 
 T = TypeVar("T")
 
-CHECKPOINT = 4
+CHECKPOINT_STEPS = 4
 """Engine steps between two checkpoints of the generated ids, and maximum tokens that a branch of a dead engine loses.
 A checkpoint between machines is a message, which costs the engine's thread about half a millisecond; figures are in
 `experiments/LOG.md`."""
@@ -109,7 +109,7 @@ class RayWorker(Worker):
         self.block: int | None = None
         self.reports: int | None = getattr(described, "reports", None)
         self.extra_body: tuple[str, ...] | None = getattr(described, "extra_body", None)
-        self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence or SILENCE
+        self._restarts, self._start_timeout, self._silence = restarts, start_timeout, silence or SILENCE_LIMIT_S
         self._patience = patience
         self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None
@@ -143,7 +143,7 @@ class RayWorker(Worker):
         self._health, self._cache = asyncio.Queue(), Mailbox()
         self._ray = await cluster.join(self, self._patience)
         self._head = cluster.Head(self._ray)
-        self._gone = asyncio.create_task(self._head.gone())
+        self._gone = asyncio.create_task(self._head.wait_for_loss())
         try:
             await self._make()
         except BaseException:
@@ -258,7 +258,7 @@ class RayWorker(Worker):
         """Make the actor and wait until its worker has started."""
         ray, head = self._ray, self._head
         assert head is not None
-        await self._unless_gone(head.there())
+        await self._unless_gone(head.wait_for_answer())
         # Whether the cluster has GPUs can be asked only once it has been joined.
         if self._any_gpus:
             self._wanted["GPU"], self._any_gpus = await asyncio.to_thread(cluster.default_gpus, ray), False
@@ -502,7 +502,7 @@ def pool(
     for index in range(count):
         own = dict(options)
         if host.endswith(":Engine"):
-            own.setdefault("checkpoint", CHECKPOINT)
+            own.setdefault("checkpoint", CHECKPOINT_STEPS)
             if num_gpus and num_gpus < 1:
                 # vLLM takes nine tenths of the GPU by default, but other actors reserve the rest.
                 own.setdefault("gpu_memory_utilization", round(0.9 * num_gpus, 3))

@@ -11,11 +11,11 @@ from .actor import Pulse
 
 T = TypeVar("T")
 
-SILENCE = 60.0
+SILENCE_LIMIT_S = 60.0
 """Maximum seconds without an answer before an actor counts as dead. For an engine the limit is `PACE` times its slowest
 recent answer, at least `LEAST` seconds and at most this."""
 PACE, LEAST = 20.0, 10.0
-STUCK = 600.0
+STEP_TIMEOUT_S = 600.0
 """Seconds in which an engine that has requests has to make a step."""
 
 
@@ -45,8 +45,8 @@ async def hangs(actor: Any, longest: float, by_pace: bool = False) -> str:
             took.append(clock() - asked)
             if by_pace:
                 silence = min(longest, max(LEAST, PACE * max(took)))
-            if clock() - moved > STUCK:
-                return f"its engine has requests and has made no step for {STUCK:g} s"
+            if clock() - moved > STEP_TIMEOUT_S:
+                return f"its engine has requests and has made no step for {STEP_TIMEOUT_S:g} s"
             await asyncio.sleep(silence / 8)
     return f"it has not answered for {silence:g} s"
 

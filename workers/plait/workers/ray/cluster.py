@@ -69,7 +69,7 @@ class Head:
         self._pause = min(2.0, self._patience / 5)
         self._is_watched = False
 
-    async def there(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Wait until the head node answers. Call this before functions of Ray that ask it (`ray.nodes`): they cannot be
         cancelled."""
         while self._is_watched:
@@ -77,7 +77,7 @@ class Head:
                 break
             await asyncio.sleep(self._pause / 10)
 
-    async def gone(self) -> str:
+    async def wait_for_loss(self) -> str:
         """Wait until the head node has not answered for too long, and return the message about it."""
         clock = asyncio.get_running_loop().time
         self._is_watched = await _answers(self._address, self._patience)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from plait.core.events import Job
 from plait.core.result import Failure
 
-DEATHS = 2
+SUSPECT_DEATHS = 2
 """Number of engine deaths with the same prompt in flight after which the prompt is suspected."""
 REMEMBERED = 3600.0
 """Seconds after which a death is forgotten."""
@@ -39,9 +39,9 @@ class Quarantine:
             deaths = [at for at in self._deaths.get(prompt, ()) if now - at < REMEMBERED]
             self._deaths[prompt] = [*deaths, now]
             self._last[prompt] = reason
-            if len(deaths) + 1 >= DEATHS:
+            if len(deaths) + 1 >= SUSPECT_DEATHS:
                 suspects.append(prompt)
-        known = [prompt for prompt in suspects if len(self._deaths[prompt]) > DEATHS]
+        known = [prompt for prompt in suspects if len(self._deaths[prompt]) > SUSPECT_DEATHS]
         self._condemned |= dict.fromkeys(known or (suspects if len(suspects) == 1 else ()), now)
 
     def refusal(self, job: Job, now: float | None = None) -> Failure | None:
@@ -65,7 +65,7 @@ class Quarantine:
             return None
         now = time.monotonic()
         deaths = [at for at in self._deaths.get(fingerprint(job), ()) if now - at < REMEMBERED]
-        return self._alone if len(deaths) >= DEATHS else None
+        return self._alone if len(deaths) >= SUSPECT_DEATHS else None
 
     def cleared(self, job: Job) -> None:
         """Record the end of a job whose engine survived it."""

@@ -26,7 +26,7 @@ from .retrieve import Words
 __all__ = ["plan_library"]
 
 log = logging.getLogger("plait.workers.tools")
-LONGEST = 200_000
+MAX_LINE_CHARS = 200_000
 """Characters of one line."""
 
 
@@ -83,8 +83,8 @@ class _Library:
     def keep(self, intention: str, plan: dict[str, JsonValue]) -> bool:
         row: dict[str, JsonValue] = {"intention": intention, "plan": plan}
         line = json.dumps(row, ensure_ascii=False, sort_keys=True)
-        if len(line) > LONGEST:
-            raise ToolError(f"the plan has {len(line):,} characters: {LONGEST:,} at most")
+        if len(line) > MAX_LINE_CHARS:
+            raise ToolError(f"the plan has {len(line):,} characters: {MAX_LINE_CHARS:,} at most")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock, self._path.open("ab") as file:
@@ -128,7 +128,7 @@ class _Library:
 
 def _row(raw: bytes) -> dict[str, JsonValue] | None:
     try:
-        row: Any = json.loads(raw) if len(raw) <= 4 * LONGEST else None
+        row: Any = json.loads(raw) if len(raw) <= 4 * MAX_LINE_CHARS else None
     except (ValueError, RecursionError):
         return None
     match row:

@@ -23,7 +23,7 @@ __all__ = ["Catalog", "Words", "searcher"]
 
 EMBED = "embed"
 """Name of the tool whose vectors are used, if a run has it (`plait.workers.tools.embed`)."""
-MOST = 200
+MAX_RESULTS = 200
 """Most tools that one search returns."""
 _APART = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\W]+")
 _KEPT = 8
@@ -66,7 +66,7 @@ class Catalog:
 
     def __init__(self, specs: Sequence[ToolSpec]) -> None:
         self.specs = specs
-        self.texts = [_told(spec) for spec in specs]
+        self.texts = [_search_text(spec) for spec in specs]
         self._words = Words(self.texts)
         self._needs = [list(schemas.needed_kinds(spec.parameters).values()) for spec in specs]
         self._made = [schemas.made_kinds(spec.returns) for spec in specs]
@@ -156,7 +156,7 @@ def searcher(known: Callable[[str], Mapping[str, AnyTool]]) -> Tool[..., Any]:
             catalog = catalogs[key]
             vectors = await _vectors(catalog, query, known(ctx.run).get(EMBED), ctx)
         left_out = frozenset(without or ())
-        wanted = max(1, min(k, MOST))
+        wanted = max(1, min(k, MAX_RESULTS))
         places = catalog.search(query, wanted + len(left_out), vectors)
         specs = [catalog.specs[place] for place in places if catalog.specs[place].name not in left_out]
         return [_row(spec) for spec in specs[:wanted]]
@@ -210,7 +210,7 @@ def _row(spec: ToolSpec) -> JsonValue:
     }
 
 
-def _told(spec: ToolSpec) -> str:
+def _search_text(spec: ToolSpec) -> str:
     """Return the search text of a tool."""
     known = schemas.arguments(spec.parameters)
     about = [f"{name} {schema.get('description', '')}" for name, schema in known.items()]

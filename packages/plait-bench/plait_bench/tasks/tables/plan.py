@@ -88,14 +88,14 @@ def calls(question: Question) -> list[TableCall]:
     is the answer."""
     out: list[TableCall] = []
 
-    def made(tool: str, *args: Argument) -> CallRef:
+    def add_call(tool: str, *args: Argument) -> CallRef:
         out.append(TableCall(tool, args))
         return CallRef(len(out) - 1)
 
     def entity(whose: Entity) -> str | CallRef:
         at: str | CallRef = whose.name
         for relation in reversed(whose.relations):
-            at = made("lookup", relation, at)
+            at = add_call("lookup", relation, at)
         return at
 
     def value(part: Value) -> str | CallRef:
@@ -103,17 +103,17 @@ def calls(question: Question) -> list[TableCall]:
             case Number(text):
                 return text
             case Field(attribute, of):
-                return made("lookup", attribute, entity(of))
+                return add_call("lookup", attribute, entity(of))
             case Operation(name, left, right):
                 first = value(left)
-                return made(OPERATIONS[name], first, value(right))
+                return add_call(OPERATIONS[name], first, value(right))
 
     def fan(attribute: str, entities: Sequence[Entity]) -> tuple[tuple[str | CallRef, ...], tuple[str | CallRef, ...]]:
         names: list[str | CallRef] = []
         values: list[str | CallRef] = []
         for owner in entities:
             names.append(entity(owner))
-            values.append(made("lookup", attribute, names[-1]))
+            values.append(add_call("lookup", attribute, names[-1]))
         return tuple(names), tuple(values)
 
     match question:
@@ -123,19 +123,19 @@ def calls(question: Question) -> list[TableCall]:
             entity(who)
         case Is(test, left, right):
             first = value(left)
-            made(test, first, value(right))
+            add_call(test, first, value(right))
         case Which(extreme, attribute, entities):
-            made(extreme, *fan(attribute, entities))
+            add_call(extreme, *fan(attribute, entities))
         case Total(attribute, entities):
-            made("total", fan(attribute, entities)[1])
+            add_call("total", fan(attribute, entities)[1])
         case CountQuestion(attribute, entities, limit):
             values = fan(attribute, entities)[1]
-            made("count_above", values, value(limit))
+            add_call("count_above", values, value(limit))
         case If(Is(test, left, right), then, otherwise):
             first = value(left)
-            condition = made(test, first, value(right))
+            condition = add_call(test, first, value(right))
             chosen = value(then)
-            made("choose", condition, chosen, value(otherwise))
+            add_call("choose", condition, chosen, value(otherwise))
     return out
 
 

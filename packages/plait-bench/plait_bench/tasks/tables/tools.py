@@ -52,21 +52,21 @@ def made_tools(
     meaning = slots(text)[1]
     facts, tried = Facts(seed), Counter[tuple[str, str]]()
 
-    def given(value: JsonValue) -> JsonValue:
+    def as_value(value: JsonValue) -> JsonValue:
         if isinstance(value, list):
-            return [given(item) for item in value]
+            return [as_value(item) for item in value]
         value = meaning.get(value, value) if isinstance(value, str) else value
         return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
 
     def done(tool: str, *args: JsonValue) -> Any:
         try:
-            return carry_out(tool, [given(arg) for arg in args], facts)
+            return carry_out(tool, [as_value(arg) for arg in args], facts)
         except ValueError as error:
             raise ToolError(str(error)) from None
 
     async def lookup(field: str, name: str) -> int | str:
         """Look up a field of a row: a number, or the name of another row."""
-        row = str(given(name))
+        row = str(as_value(name))
         if field not in (*ATTRIBUTES, *RELATIONS):
             raise ToolError(f"there is no field {field!r}{did_you_mean(field, (*ATTRIBUTES, *RELATIONS))}")
         if row not in NAMES:

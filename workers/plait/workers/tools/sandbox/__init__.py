@@ -76,7 +76,7 @@ class Sandbox:
                 code: the program.
                 stdin: what it reads.
             """
-            return await self._told(Program(code=code, stdin=stdin, limits=self.limits))
+            return await self._run_to_json(Program(code=code, stdin=stdin, limits=self.limits))
 
         @tool
         async def run_shell(command: str, stdin: str = "") -> dict[str, JsonValue]:
@@ -86,11 +86,11 @@ class Sandbox:
                 command: the command line.
                 stdin: what it reads.
             """
-            return await self._told(Program(code=command, language="shell", stdin=stdin, limits=self.limits))
+            return await self._run_to_json(Program(code=command, language="shell", stdin=stdin, limits=self.limits))
 
         return [run_python, run_shell]
 
-    async def _told(self, program: Program) -> dict[str, JsonValue]:
+    async def _run_to_json(self, program: Program) -> dict[str, JsonValue]:
         return (await self.run(program)).model_dump(mode="json", exclude={"seconds"})
 
 

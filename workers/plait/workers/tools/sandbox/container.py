@@ -17,7 +17,7 @@ from .program import SandboxLimits
 
 __all__ = ["Container"]
 
-PATIENCE = 5.0
+START_TIMEOUT_S = 5.0
 """Seconds that docker's daemon has to answer."""
 MEMORY = 2048
 """MiB that all processes of a container may use together, unless one alone may use more; its files come on top."""
@@ -41,7 +41,7 @@ class Container(Local):
         runtime: str | None = None,
         warm: int = 0,
     ) -> None:
-        self.program, self.image, self.runtime = program or _found(), image, runtime
+        self.program, self.image, self.runtime = program or _find_runtime(), image, runtime
         super().__init__(warm)
 
     def command(self, folder: Path, limits: SandboxLimits) -> list[str]:
@@ -85,7 +85,7 @@ class Container(Local):
                 await _silently(self.program, *words, warm.folder.name)
 
 
-def _found() -> str:
+def _find_runtime() -> str:
     """Return the first program that can make containers. Raises `ConfigError`."""
     if shutil.which("podman"):
         return "podman"
@@ -94,8 +94,8 @@ def _found() -> str:
         raise ConfigError("the sandbox 'container' needs podman or docker: install one, or use 'bubblewrap'")
     if not _answers(docker):
         raise ConfigError(
-            f"docker is installed, but its daemon did not answer within {PATIENCE:g} s (`docker version`): start it, "
-            "or use podman or 'bubblewrap'"
+            f"docker is installed, but its daemon did not answer within {START_TIMEOUT_S:g} s (`docker version`): "
+            "start it, or use podman or 'bubblewrap'"
         )
     return "docker"
 
@@ -104,7 +104,10 @@ def _found() -> str:
 def _answers(docker: str) -> bool:
     """Whether docker's daemon answers. Asked once in a process."""
     try:
-        return subprocess.run([docker, "version"], check=False, capture_output=True, timeout=PATIENCE).returncode == 0
+        return (
+            subprocess.run([docker, "version"], check=False, capture_output=True, timeout=START_TIMEOUT_S).returncode
+            == 0
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
 
