@@ -17,8 +17,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, ClassVar
 
 from plait.core.errors import EngineError
-from plait.workers._shared.options import build_options
-from plait.workers.engine.options import EngineOptions
+from plait.workers.engine.options import EngineOptions, build_engine_options
 
 __all__ = ["Pooling"]
 
@@ -29,7 +28,7 @@ class Pooling:
 
     def __init__(self, model: str, **options: Any) -> None:
         """Describe the engine; the keywords are the fields of `EngineOptions`. Raises `ConfigError`."""
-        self.options = build_options(EngineOptions, "pooling engine", {"model": model, **options})
+        self.options = build_engine_options("pooling engine", {"model": model, **options})
         self.counts = {"orders": 0, "prompt": 0, "cached": 0}
         """Orders done, the tokens of their texts, and how many of those the prefix cache had."""
         self._lock = threading.Lock()

@@ -24,9 +24,9 @@ from plait.core.result import Failure, Result, as_failure
 from .._shared import resources
 from .._shared.batch_streams import Inbox, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
-from .._shared.options import build_options, takes
+from .._shared.options import takes
 from .engine_loader import broken
-from .options import EngineOptions
+from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
 from .vllm import REPORTS, Core
@@ -74,7 +74,7 @@ class Engine(Worker):
 
         Raises `ConfigError`.
         """
-        self.options = given = build_options(EngineOptions, "engine", {"model": model, **options})
+        self.options = given = build_engine_options("engine", {"model": model, **options})
         self.name, self.slots, self.model = given.name, given.slots, given.model
         self.models = (Path(self.model).name, *given.lora)
         self.identity = ""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from plait.core.values import Frozen
+
+from .._shared.options import build_options
 
 Named = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
 """A folder or an id; a `Path` is taken too."""
@@ -80,3 +83,8 @@ class EngineOptions(Frozen):
         gt=0,
         description="Seconds in which an engine that has requests has to make a step; else it is taken for dead.",
     )
+
+
+def build_engine_options(worker: str, given: Mapping[str, Any]) -> EngineOptions:
+    """Return the options of an engine for a worker or a tool. Raises `ConfigError` that names each wrong one."""
+    return build_options(EngineOptions, worker, given)
