@@ -109,9 +109,7 @@ MergeOption = Annotated[
 Allocate = Annotated[
     OnePlugin,
     Access("merge"),
-    Field(
-        description='The allocation, by name or as `{"name": …, "options": {…}}`: the number of further branches.'
-    ),
+    Field(description='The allocation, by name or as `{"name": …, "options": {…}}`: the number of further branches.'),
 ]
 Scorer = Annotated[
     OnePlugin,

@@ -126,7 +126,7 @@ class AttemptRecord:
         return "".join(text for _, _, text in self.deltas)
 
     def progress(self, most: int = 60) -> list[tuple[float, int]]:
-        """Return when it had generated how many tokens, at about `most` times."""
+        """Return pairs of time and generated tokens, about `most` of them."""
         stride = max(1, len(self.deltas) // most)
         points = [*self.deltas[::stride], *(self.deltas[-1:] if stride > 1 else ())]
         return [(at, tokens) for at, tokens, _ in points]

@@ -112,7 +112,7 @@ class Driver:
         """Seconds for which steps wait for a worker that went away; then they fail. `None`: for as long as they may
         last."""
         self._idle = True
-        """Nothing is being handled, and `_pump_events` is not due."""
+        """No event is being handled, and no call of `_pump_events` is scheduled."""
         self._context = contextvars.copy_context()
         """Context of work that belongs to no run."""
         self._contexts: dict[str, contextvars.Context] = {}

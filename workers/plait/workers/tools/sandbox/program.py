@@ -61,7 +61,7 @@ class ProgramOutcome(Frozen):
 
 
 class Backend(Protocol):
-    """What runs programs apart. A third party's (a remote sandbox) has these two names and methods, too."""
+    """A backend that isolates programs. A third party's (a remote sandbox) has these two names and methods, too."""
 
     name: str
     isolates: bool
