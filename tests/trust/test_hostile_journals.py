@@ -88,7 +88,7 @@ def _little() -> None:
 def test_a_reading_that_does_not_end_is_given_up(journal: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("plait.runtime.journal.sqlite._STEPS", 0)
     monkeypatch.setattr("plait.runtime.journal.sqlite._STEPS_A_BYTE", 0)
-    monkeypatch.setattr("plait.runtime.journal.sqlite._LOOK", 1)
+    monkeypatch.setattr("plait.runtime.journal.sqlite._CHECK_STEPS", 1)
     with pytest.raises(ConfigError, match="does not end"):
         list(Journal(journal).rows())
 

@@ -262,7 +262,7 @@ async def test_true_is_no_one(said: str, want: Any, right: bool) -> None:
 
 
 async def test_wanted_things_of_the_wrong_form_are_said() -> None:
-    with pytest.raises(ToolError, match="is said as"):
+    with pytest.raises(ToolError, match="must be a list like"):
         await CodeEnvironment(text=TEXT, sandbox="process").grade("x", 3)
     with pytest.raises(ToolError, match="wanted state"):
         await placed(PROBLEM).grade("x", "sorted")
