@@ -70,7 +70,11 @@ CASES = {
     "tools that are not there": (["run", "q", "--tools", "none.py"], ["none.py", "@tool"]),
     "a configuration that is not there": (["run", "q", "--config", "none.toml"], ["none.toml"]),
     "problems that are not there": (["eval", "none.jsonl", "--task", "countdown"], ["none.jsonl"]),
-    "another task to evaluate": (["eval", "plain"], ["'plain'", "countdown"]),
+    "a choice that is not offered": (
+        ["runs", "export", "--out", "x", "--select", "by=critcal"],
+        ["critcal", "critical"],
+    ),
+    "another task to evaluate": (["eval", "plain"], ["'plain'", "`drawn`"]),
     "an unknown option": (["run", "q", "--planer", "single"], ["--planer", "--planner", "plait run --help"]),
     "an unknown command": (["rum"], ["'rum'", "plait --help"]),
     "a wrong value": (["run", "q", "--n", "some"], ["integer", "--n", "plait run --help"]),

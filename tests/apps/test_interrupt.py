@@ -38,7 +38,8 @@ def progressed(path):
 def test_a_run_is_cancelled_and_reported(process, script, tmp_path, number, code):
     journal = tmp_path / "journal.db"
     replies = script({"when": "", **SLOW, "tokens_per_second": 1})
-    running = process("run", "q", "--script", replies, "--journal", journal, "--json")
+    planner = "single:answer.stream=true"  # then the journal has the text while it is written
+    running = process("run", "q", "--planner", planner, "--script", replies, "--journal", journal, "--json")
     wait_until(progressed(journal))
     running.send_signal(number)
     out, err = running.communicate(timeout=300)

@@ -117,7 +117,9 @@ SERVERS = {
     "a schema that is refused": ServerFault(late(400, "Invalid schema: $ref is not allowed"), ("Invalid schema",)),
     "an answer cut off": ServerFault(lambda: LateFault(fault=CUT_OFF), ("closed the connection before its answer",)),
     "an answer that is no JSON": ServerFault(
-        lambda: LateFault(fault=Fault(after=1, send="data: <html>502 Bad Gateway</html>\n\n")), ("502 Bad Gateway",)
+        lambda: LateFault(fault=Fault(after=1, send="data: <html>502 Bad Gateway</html>\n\n")),
+        ("502 Bad Gateway",),
+        "--planner single:answer.stream=true",
     ),
     "no chat template": ServerFault(
         lambda: FakeServer(template=False, completions=False), ("you must provide a chat template",)

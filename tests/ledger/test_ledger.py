@@ -102,7 +102,7 @@ async def test_thoughts_of_an_answer_that_broke_off_count_once(told: bool) -> No
                 server.truth = Truth()
                 server.faults.append(Fault(after=5))
                 ask = [{"role": "user", "content": question}]
-                usage = (await plait.run(messages=ask, planner="single", seed=7)).usage
+                usage = (await plait.run(messages=ask, planner="single:answer.stream=true", seed=7)).usage
                 assert server.truth.requests == 2 and server.truth.thoughts == usage.thoughts == 3
 
 

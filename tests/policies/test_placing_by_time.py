@@ -83,11 +83,11 @@ def test_with_ageing_nothing_waits_for_ever() -> None:
 
 def test_a_pace_is_learned_over_numbers_of_attempts() -> None:
     pace = DecodeSpeed()
-    assert pace.at(1) is None
+    assert pace.seconds_per_token(1) is None
     for n in (1, 2, 4, 8, 16, 4, 2, 12, 16, 8):
         pace.add(n, 100 * (0.01 + 0.001 * n), 100)
-    assert pace.at(1) == pytest.approx(0.011, rel=0.15)
-    assert pace.at(16) == pytest.approx(0.026, rel=0.1)
+    assert pace.seconds_per_token(1) == pytest.approx(0.011, rel=0.15)
+    assert pace.seconds_per_token(16) == pytest.approx(0.026, rel=0.1)
 
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.floats(1e-6, 1e3), st.integers(0, 5000)), max_size=60))
@@ -95,7 +95,7 @@ def test_a_pace_is_positive_and_grows_with_the_number_of_attempts(ends: list[tup
     pace = DecodeSpeed()
     for beside, seconds, tokens in ends:
         pace.add(beside, seconds, tokens)
-    times = [pace.at(n) for n in (1, 2, 10, 1000)]
+    times = [pace.seconds_per_token(n) for n in (1, 2, 10, 1000)]
     if times[0] is None:
         assert all(tokens < 8 for _, _, tokens in ends)
     else:

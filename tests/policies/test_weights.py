@@ -215,7 +215,7 @@ def test_length_is_mainly_a_tie_breaker() -> None:
 def test_a_warm_up_that_fails_the_filter_leaves_no_empty_vote() -> None:
     made = [voter("b0", "?", signals=confident(9.0)), voter("b1", "A", signals=confident(1.0))]
     verdict = Weighted(eta=10, warmup=1, criterion="lowest").merge(made, LETTERS)
-    assert verdict.value == "A" and "void" in verdict.why
+    assert verdict.value == "A" and "is ignored" in verdict.why
 
 
 # --- branches that were given up in favour of others ------------------------------------------------------------------

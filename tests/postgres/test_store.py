@@ -302,6 +302,6 @@ async def test_what_could_not_be_taken_over_is_tried_again(store: str, monkeypat
         monkeypatch.setattr(pool, "_reopen", reopen)
         until = asyncio.get_running_loop().time() + 20
         while len(tries) < 3 and asyncio.get_running_loop().time() < until:
-            pool._found([answer.run])
+            pool._queue_orphans([answer.run])
             await asyncio.sleep(0.02)
         assert tries == [answer.run] * 3

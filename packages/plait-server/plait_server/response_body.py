@@ -93,6 +93,6 @@ class ResponseBody(
         return [*first, *messages], ""
 
     def request_after(self, messages: Sequence[Mapping[str, Any]], strategy: ServedStrategy) -> Request:
-        """Return the request for a conversation, of which the input is the end."""
+        """Return the request for a conversation that ends with the input."""
         self._messages = messages
         return self.request(strategy)

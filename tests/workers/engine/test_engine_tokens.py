@@ -15,7 +15,7 @@ from plait.core.interfaces import Worker
 from plait.workers._shared.prompt import Prompter
 from plait.workers.engine import Engine
 from plait.workers.engine.requests import LEAST, spelled
-from tests.apps.serve.conftest import Serve, serve  # noqa: F401  (a fixture)
+from tests.apps.serve.conftest import Serve, serve, situation  # noqa: F401  (fixtures)
 
 from ..byte_model import build_bytes
 from .test_engine import everything, generate, job, words

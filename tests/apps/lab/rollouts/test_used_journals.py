@@ -53,7 +53,7 @@ def test_a_run_whose_own_code_is_gone_is_counted_and_passed_over(
     plait: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "gone_policy.py"
-    file.write_text("from plait.policies.schedule.fifo import Fifo\n\n\nclass Mine(Fifo):\n    pass\n")
+    file.write_text("from plait.policies.schedule.simple import Fifo\n\n\nclass Mine(Fifo):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     run(plait, tmp_path / "j", "--policy", "gone_policy:Mine", "--allow", "gone_policy:Mine")
     run(plait, tmp_path / "j")

@@ -36,6 +36,8 @@ _HEALTH_TIMEOUT_S = 10.0
 class UnreachableServer(EngineError):
     """The server does not answer, and may later."""
 
+    code = "unreachable"
+
 
 @takes(HttpOptions)
 class Http(Worker):
