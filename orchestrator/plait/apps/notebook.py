@@ -42,7 +42,8 @@ async def watched(news: AsyncIterator[RunEvent]) -> Answer:
 
 
 def comparison(answers: Mapping[str, Iterable[tuple[Answer, bool]]]) -> Comparison:
-    """Compare ways of asking: by name, the answers to the same questions in the same order, and whether each is right.
+    """Compare ways of asking: `answers` maps each one's name to its answers, each with whether it is right, to the same
+    questions in the same order.
 
     Raises `UsageError` if they have no question in common.
     """

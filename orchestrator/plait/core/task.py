@@ -44,7 +44,7 @@ class Task(PluginModel):
         return None
 
     def tools(self) -> Sequence[Tool[..., object]]:
-        """Return tools that come with the request, for its run alone: what its question can be looked up with."""
+        """Return tools for the run of this request alone, such as those that look up its question."""
         return ()
 
     def steps(self, text: str) -> Sequence[str]:

@@ -81,8 +81,8 @@ class Poll:
 
 class StopRule(Policy):
     """Base of the rules that end a vote. As soon as `enough` gives a reason, all branches that have not ended are given
-    up. Only joins that count votes (`Merge.votes`) with `on_failure="best-effort"` are touched, and branches that no
-    other step reads."""
+    up. It affects only joins that count votes (`Merge.votes`) with `on_failure="best-effort"`, and only branches that
+    no other step reads."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return why no more votes are needed, or `None`."""

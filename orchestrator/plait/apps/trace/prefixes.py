@@ -110,7 +110,7 @@ def _by_words(context: CallContext) -> _Laid:
 
 
 def _read(root: _Branch, units: tuple[Unit, ...], line: frozenset[str]) -> _Branch:
-    """Enter a prompt and return the node at which it ends, splitting an edge in which it leaves the others."""
+    """Insert a prompt and return the node where it ends. An edge is split where the prompt diverges from others."""
     node, at = root, 0
     while at < len(units):
         child = _alike(node, units, at, line)

@@ -30,8 +30,8 @@ class DeepPrune(Planner):
     """Redundancy pruning after DeepPrune (arXiv 2510.08483), with another judge in place of its trained one.
 
     `n` samples write the tokens of `draft` each. A judge groups the beginnings that it expects to come to the same
-    answer. One beginning of each group goes on, token for token, and the vote counts it once for each beginning of its
-    group, so pruning does not favour rare answers. By default the judge is a probe: after each beginning's own context
+    answer. One beginning of each group is continued from its exact tokens, and its vote has the weight of its group,
+    so pruning does not favour rare answers. By default the judge is a probe: after each beginning's own context
     (which the prefix cache holds) the model is asked for the answer so far, in a few greedy tokens; equal answers are
     one group, and a probe without an answer ("I am not sure yet") is a group of its own. Other judges are an embedding
     of the beginnings, or a model that compares two of them (merge `alike`). Their marks cannot be learned from its own

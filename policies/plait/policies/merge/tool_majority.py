@@ -1,4 +1,4 @@
-"""Merge `tool-majority`: what most branches want to do next, of turns that call tools."""
+"""Merge `tool-majority`: among turns that call tools, choose the action that most branches want next."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class BreadthFirst(Policy):
     With an early stop, branch k of a join is wanted only if those before it have not decided: with a chance p that one
     does, the k-th is worth (1 − p)^(k − 1) of the first. While many requests share slots that are all taken, the most
     answers come from the branch that is worth most, not the oldest. Unlike `waves` it leaves no slot empty, so a
-    lone request has all its branches at once. It orders what waits in our queue: give an engine no more slots than it
-    decodes well together. The price is that a hard request waits while easy ones keep coming.
+    lone request has all its branches at once. It orders only the steps in our queue, so give an engine no more slots
+    than it can decode efficiently at once. The price is that a hard request waits while easy ones keep coming.
     """
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:

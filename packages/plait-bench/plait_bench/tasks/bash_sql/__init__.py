@@ -40,7 +40,8 @@ class BashSqlProblem(Frozen):
 class BashSql(Task):
     """`{"prompt": …, "files": {"name": "text"}, "sql": "create table …"}`: to be done with the tools `look`, `query`,
     `bash` and `sql` of the environment `bash-sql`, which grades by the answer or the state. Nothing is run here, so
-    `verify` cannot tell. The answer is the model's last word. Problems are generated, or InterCode's, of a clone:
+    `verify` cannot tell. The answer is the last line that the model writes. Problems are generated, or those of a
+    clone of InterCode:
 
         plait eval bash-sql:set=intercode/data/nl2bash/nl2bash_fs_1.json
     """

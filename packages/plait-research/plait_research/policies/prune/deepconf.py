@@ -48,8 +48,8 @@ class DeepConf(Policy):
 
     Needs branches that say their confidence: `logprobs=20` and a `window` of the planner. The paper's
     window is 2,048 tokens; for small models take 10 to 25 per cent of the median length, no less than 8. A branch
-    shorter than a window has no full window and is never stopped. Only joins that count votes and tolerate a branch
-    less (`best-effort`) are touched.
+    shorter than a window has no full window and is never stopped. It affects only joins that count votes and tolerate
+    a missing branch (`best-effort`).
     """
 
     fidelity = Fidelity("exact", oracles=("deepconf-traces", "deepconf-online"), paper="2508.15260")

@@ -230,7 +230,7 @@ class _Parser:
             self._comma("}")
 
     def _comma(self, closer: str) -> None:
-        """Go past a comma between two items, or stay before the end of them."""
+        """Skip the comma between two items, or stop at the closing bracket."""
         if self._skip() >= len(self.text) or self.text[self.at] == closer:
             return
         if self.text[self.at] != ",":
