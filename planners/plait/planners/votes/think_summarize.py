@@ -89,7 +89,7 @@ class ThinkSummarize(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the synthesis of the paths, or the path that makes it needless."""
         asker = Asker("think_summarize", ctx.brief)
-        may_stop = self.quorum is not None or self.deadline is not None or self.stop_on_verified
+        may_stop = self.quorum is not None or self.deadline is not None or bool(self.stop_on_verified)
         partial = bool(self.draft.stream) and may_stop
         paths = {f"path-{i}": ctx.step(self._path(asker, i, partial)) for i in range(1, self.n + 1)}
         enough = None if self.quorum is None else min(self.quorum, self.n)
