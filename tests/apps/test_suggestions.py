@@ -48,7 +48,7 @@ LINES = {
     "doctor --verions": "--versions", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
     "run q --plannr single": "--planner", f"run q --set thinking=onn {SCRIPT}": "on", "names planer": "planner",
     "runs list --status don": "done", "runs export --format txt": "text", "runs trace --format chrom": "chrome",
-    "model get smolm2": "smollm2",
+    "runs export --out x --select by=critcal": "critical", "model get smolm2": "smollm2",
     f"batch rows.jsonl --out o.jsonl --order prefx {SCRIPT}": "prefix",
     f"learn rollouts rows.jsonl --out o.jsonl --reward verifed {SCRIPT}": "verified",
     # plugins, their options and their values

@@ -111,18 +111,7 @@ def of_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValidationError):
-        detail = first_of_each(error)[0]
-        subject = json_path(detail["loc"]) or "the body"
-        known = detail["type"] == "extra_forbidden"
-        code = (
-            "unknown_parameter"
-            if known
-            else "missing_required_parameter"
-            if detail["type"] == "missing"
-            else "invalid_value"
-        )
-        message = f"unknown parameter: {subject!r}" if known else explain(subject, detail)
-        return invalid(message, param=subject, code=code)
+        return _of_validation(error)
     if isinstance(error, RunTaken):
         return ApiError(409, str(error), code=error.code)
     if isinstance(error, ConfigError):  # a problem of the operator; its message has paths
@@ -139,6 +128,15 @@ def of_error(error: Exception) -> ApiError:
     if isinstance(error, PlaitError):
         return of_failure(Failure(kind=type(error).__name__, message=str(error), retryable=error.retryable))
     return ApiError(500, "internal error of the server; see its log", code="internal_error", retry=False)
+
+
+def _of_validation(error: ValidationError) -> ApiError:
+    detail = first_of_each(error)[0]
+    subject = json_path(detail["loc"]) or "the body"
+    if detail["type"] == "extra_forbidden":
+        return invalid(f"unknown parameter: {subject!r}", param=subject, code="unknown_parameter")
+    code = "missing_required_parameter" if detail["type"] == "missing" else "invalid_value"
+    return invalid(explain(subject, detail), param=subject, code=code)
 
 
 def of_failure(failure: Failure, causes: Iterable[Failure] = ()) -> ApiError:

@@ -111,8 +111,8 @@ class Tenant(Frozen):
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Settings(Frozen):
-    """How the server listens, whom it serves, and what it bears."""
+class OfferSettings(Frozen):
+    """Where the server listens, whom it serves, and what it offers."""
 
     host: str = "127.0.0.1"
     """Where it listens. Another than a loopback address needs tenants, or `open`."""
@@ -159,6 +159,11 @@ class Settings(Frozen):
     keys."""
     log_json: bool = False
     """Whether the log is JSON, one object per line, with the ids of run and step if there are any."""
+
+
+class LimitSettings(OfferSettings):
+    """Limits of runs, connections and bodies."""
+
     tokens_per_run: int = Field(default=1_000_000, ge=1)
     """Maximum number of tokens that one run may generate."""
     seconds_per_run: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
@@ -192,6 +197,11 @@ class Settings(Frozen):
     """Maximum time in seconds for the head of a request to arrive."""
     stalled_seconds: float = Field(default=30.0, gt=0)
     """Maximum time in seconds for which a client may leave sent data unread."""
+
+
+class Settings(LimitSettings):
+    """The table `[serve]`: what the server offers, its limits, and what it stores."""
+
     keep_responses: int = Field(default=1000, ge=0)
     """Responses that are kept in memory for `previous_response_id` and `GET /v1/responses/ID`; the oldest of the tenant
     that has most go first."""

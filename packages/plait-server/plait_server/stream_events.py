@@ -7,7 +7,7 @@ the calls of the client's functions. Each part begins, grows and ends; then the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from plait.core.result import Token
 from plait.core.tools.calls import OPEN
 from plait.core.tools.context import Question
 from plait.core.values import as_text
-from plait.runtime.client.answer import Answer, ApprovalRequested, RunEnded, StepEvent, TextDelta
+from plait.runtime.client.answer import Answer, ApprovalRequested, RunEnded, RunEvent, StepEvent, TextDelta
 from plait.runtime.client.handle import Handle
 
 from .errors import ApiError, of_failure, unsupported
@@ -271,7 +271,7 @@ async def stream_choice(run: ServedRun, raw: bool, follow: Follow) -> AsyncGener
     build = _builder(run, raw)
     answering = "" if follow == "from_now" else _answering_step(handle)
     attempt = 0
-    async for event in handle.follow() if follow else handle.news(None if steps else ("text", "answer")):
+    async for event in _read_events(run, follow):
         made: Iterator[ChoiceEvent] = iter(())
         match event:
             case TextDelta() if event.step == answering:
@@ -396,6 +396,13 @@ class TextSplitter:
 def _overlap(text: str, tag: str) -> int:
     """Return the number of characters at the end of a text that may be the beginning of a tag."""
     return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
+
+
+def _read_events(run: ServedRun, follow: Follow) -> AsyncIterator[RunEvent]:
+    """Return the events of a run: those for a further follower, or those that the client of the run wants."""
+    if follow:
+        return run.handle.follow()
+    return run.handle.news(None if run.steps else ("text", "answer"))
 
 
 def _answering_step(handle: Handle) -> str:

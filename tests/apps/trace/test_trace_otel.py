@@ -161,6 +161,8 @@ async def test_off_by_default(memory, ask):
 
 async def test_on_where_the_environment_says_so(memory, ask, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:1")
+    # A provider of metrics would stay for the process: its thread tries again at random times, within other tests.
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     await ask()
     assert len(memory.get_finished_spans()) == 6
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -28,6 +29,8 @@ def read_fields(flag: str, text: str, kind: type[Fields]) -> Fields:
         detail = error.errors()[0]
         name = str(detail["loc"][0])
         if name in kind.model_fields:
-            raise UsageError(f"{flag} {name}={detail['input']!r} is invalid: {detail['msg']}") from None
+            choices = typing.get_args(kind.model_fields[name].annotation) if detail["type"] == "literal_error" else ()
+            near = did_you_mean(str(detail["input"]), map(str, choices))
+            raise UsageError(f"{flag} {name}={detail['input']!r} is invalid{near}: {detail['msg']}") from None
         near = did_you_mean(name, kind.model_fields)
         raise UsageError(f"{flag} takes no {name!r}{near}; it takes {list_names(kind)}") from None

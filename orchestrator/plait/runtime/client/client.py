@@ -222,7 +222,7 @@ class AsyncOrchestrator:
         driver = Driver(machine, [*model_workers, *tools], self._expander, recorder, collector=config.collector)
         bound_load(driver, model_workers, config)
         driver.return_wait_s = config.worker_wait
-        driver.watchers += self._watchers
+        driver.watchers.extend(self._watchers)
         telemetry.watch(driver, config)
         return driver
 

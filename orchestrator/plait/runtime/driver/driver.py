@@ -87,8 +87,6 @@ class Driver:
         self.recorder: Recorder = recorder or Recorder(machine)
         self.recorder.failed = self._give_up
         self._audience = Watchers(machine, self._give_up)
-        self.watchers: list[Watcher] = self._audience.general
-        """Watchers of every event."""
         self._streamed: set[str] = set()
         """Runs whose model calls all stream."""
         self._loop = asyncio.get_running_loop()
@@ -132,6 +130,11 @@ class Driver:
         """Slots of workers that are limited below their offer."""
         self._lost: deque[tuple[str, Exception]] = deque()
         """Runs to end because of an error outside the machine."""
+
+    @property
+    def watchers(self) -> list[Watcher]:
+        """Watchers of every event; append to it."""
+        return self._audience.general
 
     def now(self) -> float:
         """Return the time in seconds, on the event loop's monotonic clock."""

@@ -37,6 +37,7 @@ class UnreachableServer(EngineError):
     """The server does not answer, and may later."""
 
     code = "unreachable"
+    retryable = True
 
 
 @takes(HttpOptions)
