@@ -73,6 +73,16 @@ async def test_streamed_text_adds_up(engine: Engine) -> None:
     assert silent.text == end.text
 
 
+async def test_a_long_request_that_nobody_reads_shows_that_it_is_alive(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plait.workers.engine.vllm.ALIVE_STEPS", 16)
+    *signs, end = await everything(engine, job(words(0, 5), max_tokens=60))
+    assert isinstance(end, Result) and 1 <= len(signs) <= 4
+    assert all(isinstance(sign, Progress) and sign.tokens and not sign.text for sign in signs)
+    assert sum(sign.tokens for sign in signs) < end.usage.completion == 60
+
+
 @pytest.mark.parametrize("keep", [True, False])
 async def test_a_stop_word_is_kept_or_not(engine: Engine, keep: bool) -> None:
     free = await generate(engine, words(3, 5), max_tokens=40)

@@ -37,7 +37,7 @@ def test_a_form_is_left_out_only_where_it_may_be(required: bool, rejects: bool) 
     core: Any = object.__new__(Core)
     core.engine, core.running, core._inner = Rejecting(rejects), {}, {}
     core._tokens_input = lambda ids, **_: ids
-    core.counts = {"prompt": 0, "cached": 0}
+    core.counts = {"prompt": 0, "cached": 0, "steps": 0}
     core.cached, core._unkept = None, set()
     form = StructuredOutput(kind="json", spec={"type": "object"}, required=required)
     params = SimpleNamespace(structured_outputs=form)

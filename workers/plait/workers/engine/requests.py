@@ -90,10 +90,12 @@ class EngineRequest(PreparedRequest):
     """Token ids of the requested labels."""
     label_scores: dict[str, float] = field(default_factory=dict[str, float])
     """Their log-probabilities."""
-    told: int = 0
+    reported_step: int = 0
+    """The engine's step at its last report."""
+    reported: int = 0
     """Reported tokens, the sum of their log-probabilities, and the length of their text."""
-    told_cumulative: float = 0.0
-    told_text: int = 0
+    reported_cumulative: float = 0.0
+    reported_text: int = 0
 
     @property
     def form(self) -> tuple[str, str] | None:
@@ -119,14 +121,14 @@ class EngineRequest(PreparedRequest):
         """Return the new part of all generated ids and of the first `released` characters of the text (by default
         all)."""
         upto = len(ids)
-        new = upto - self.told
+        new = upto - self.reported
         whole = self.earlier + self.text if self.earlier else self.text
-        text = whole[self.told_text : released] if self.streams else ""
+        text = whole[self.reported_text : released] if self.streams else ""
         if self.joint or (not new and not text):
             return None
-        gained, self.told_cumulative = self.cumulative - self.told_cumulative, self.cumulative
-        fresh = tuple(ids[self.told :]) if self.tells else ()
-        self.told, self.told_text = upto, self.told_text + len(text)
+        gained, self.reported_cumulative = self.cumulative - self.reported_cumulative, self.cumulative
+        fresh = tuple(ids[self.reported :]) if self.tells else ()
+        self.reported, self.reported_text = upto, self.reported_text + len(text)
         trace = self.trace
         return Progress(
             text,
@@ -139,7 +141,7 @@ class EngineRequest(PreparedRequest):
 
     def unheard(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the unreported ones of all generated ids, and mark them as reported."""
-        fresh, self.told = ids[self.told :], len(ids)
+        fresh, self.reported = ids[self.reported :], len(ids)
         return fresh
 
     def result(self, finish: Finish, ids: Sequence[int], text: str) -> Result:
@@ -188,7 +190,7 @@ def take_up(order: EngineRequest, past: Sequence[int], prompter: Prompter, stops
     order.earlier = text.rstrip("\ufffd")
     if order.earlier != text:
         order.skip = prompter.text(order.context).rstrip("\ufffd")
-    order.told_text = max(0, len(order.earlier) - order.buffer)
+    order.reported_text = max(0, len(order.earlier) - order.buffer)
     order.joint = opening(order.earlier, stops)
 
 

@@ -43,6 +43,9 @@ REMEMBERED = 1000
 """Forms that the engine is known not to support."""
 REPORTS = 16
 """Tokens between two reports of a request that a budget counts."""
+ALIVE_STEPS = 256
+"""Engine steps after which a request that does not stream reports its tokens too: an attempt without reports would
+count as lost after some time."""
 
 
 class Core:
@@ -233,6 +236,7 @@ class Core:
             news.append((order.stream, as_failure(refused)))
             return
         order.inner = inner if isinstance(inner, str) else order.key
+        order.reported_step = self.counts["steps"]
         self.running[order.key] = self._inner[order.inner] = order
 
     def abort(self, key: str, news: EngineOutputs) -> None:
@@ -290,9 +294,7 @@ class Core:
             elif order.streams:
                 self._tell(order, news, order.ids)
         if counts["steps"] % REPORTS == 0:
-            for order in self.running.values():
-                if order.reports and not order.streams:
-                    self._peek(order, news)
+            self._report_silent(news)
         # A checkpoint reports every request. Between checkpoints, only those with a full window of confidence report.
         due, self._due = self._due, []
         if not self._checkpoint or counts["steps"] % self._checkpoint:
@@ -316,6 +318,15 @@ class Core:
             elif not order.streams:
                 self._peek(order, news)
         return TokenBatch(attempts, counts, ids)
+
+    def _report_silent(self, news: EngineOutputs) -> None:
+        """Report the tokens of requests that do not stream: those that a budget counts, and long ones."""
+        steps = self.counts["steps"]
+        for order in self.running.values():
+            is_due = order.reports or steps - order.reported_step >= ALIVE_STEPS
+            if is_due and not order.streams:
+                order.reported_step = steps
+                self._peek(order, news)
 
     def _peek(self, order: EngineRequest, news: EngineOutputs) -> None:
         """Tell of a request that reports its end only."""
