@@ -34,10 +34,11 @@ _above = os.environ["XDG_STATE_HOME"] if "PYTEST_XDIST_WORKER" in os.environ els
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plait-state-", dir=_above)
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# Nor do the tests' processes listen where `plait runs` looks for those of the user.
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="plait-run-")
-    atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
+# Nor do the tests' processes listen where `plait runs` looks for those of the user. Each of several processes (`-n`) has
+# a folder of its own here too: the only running run is then one of the same test process.
+_above = os.environ["XDG_RUNTIME_DIR"] if "PYTEST_XDIST_WORKER" in os.environ else None
+os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="plait-run-" if _above is None else "", dir=_above)
+atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 # `ci` gives the same examples at every run. `HYPOTHESIS_PROFILE=nightly` looks further, with new ones each time. No
 # test has settings of its own: they would override both. A slow machine fails nothing, so there is no deadline.
