@@ -7,10 +7,12 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
-from plait.core.interfaces import Progress
+from plait.core.events import Job
+from plait.core.interfaces import DirectWorker, Progress, Tell
 from plait.core.result import Failure, Result
 
 Item = Progress | Result | Failure
@@ -35,54 +37,87 @@ class TokenBatch(NamedTuple):
             begin += count
 
 
+class Reporter:
+    """Passes on the reports of one job, on the loop; it drops empty progress, and what follows the last item."""
+
+    __slots__ = ("_end", "_tell", "ended")
+
+    def __init__(self, tell: Tell, end: Callable[[Result | Failure], None] | None = None) -> None:
+        """`tell` takes the reports; with `end`, that takes the last one in its place."""
+        self._tell, self._end = tell, end or tell
+        self.ended = False
+
+    def push(self, item: Item) -> None:
+        """Pass on a report."""
+        if self.ended:
+            return
+        if not isinstance(item, Progress):
+            self.ended = True
+            self._end(item)
+        elif item.text or item.tokens:
+            self._tell(item)
+
+
 class Stream:
-    """The news of one job, read on the loop. News that has piled up unread comes as one."""
+    """The reports of one job, to iterate on the loop; progress that has piled up comes as one.
 
-    __slots__ = ("_last", "_quiet", "_unread", "_waiter")
+    Who stops reading before the end calls `aclose`; a reader whose wait is cancelled has closed it.
+    """
 
-    def __init__(self, quiet: bool = False) -> None:
-        """With `quiet`, only the last item is given."""
-        self._quiet = quiet
+    __slots__ = ("_cancel", "_is_over", "_last", "_unread", "_waiter")
+
+    def __init__(self, cancel: Callable[[], Awaitable[None]]) -> None:
+        """`cancel` stops the job of a reader that leaves early."""
+        self._cancel = cancel
         self._unread: list[Progress] = []
         self._last: Result | Failure | None = None
         self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the last item has come."""
-        return self._last is not None
+        self._is_over = False
 
     def push(self, item: Item) -> None:
-        """Add news, on the loop; what comes after the last item is dropped."""
-        if self._last is not None:
-            return
+        """Add a report, on the loop."""
         if isinstance(item, Progress):
-            if self._quiet or not (item.text or item.tokens):
-                return
             self._unread.append(item)
         else:
             self._last = item
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _gather(self) -> Progress | None:
-        unread = self._unread
-        if not unread:
-            return None
-        self._unread = []
-        return unread[0] if len(unread) == 1 else together(unread)
+    def __aiter__(self) -> Stream:
+        return self
 
-    async def __aiter__(self) -> AsyncIterator[Item]:
-        while True:
-            progress = self._gather()
-            if progress is not None:
-                yield progress
-            elif self._last is not None:
-                yield self._last
-                return
-            else:
-                self._waiter = asyncio.get_running_loop().create_future()
+    async def __anext__(self) -> Item:
+        if self._is_over:
+            raise StopAsyncIteration
+        while not self._unread and self._last is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
                 await self._waiter
+            except asyncio.CancelledError:
+                await self.aclose()
+                raise
+        if unread := self._unread:
+            self._unread = []
+            return unread[0] if len(unread) == 1 else together(unread)
+        assert self._last is not None
+        self._is_over = True
+        return self._last
+
+    async def aclose(self) -> None:
+        """Cancel the job if its end has not been read; nothing more is read."""
+        if not self._is_over:
+            self._is_over = True
+            await self._cancel()
+
+
+class CallbackWorker(DirectWorker):
+    """A worker whose jobs report through callbacks (`begin`)."""
+
+    def run(self, job: Job) -> Stream:
+        """Begin a job, and return its reports as they come."""
+        stream = Stream(partial(self.cancel, job.attempt))
+        self.begin(job, stream.push)
+        return stream
 
 
 def together(news: Sequence[Progress]) -> Progress:
@@ -106,7 +141,7 @@ class Inbox(Generic[T]):
         self._loop = loop
         self._wake = threading.Condition()
         self._orders: list[T] = []
-        self._news: deque[tuple[Stream, Item] | Callable[[], object]] = deque()
+        self._news: deque[Sequence[tuple[Reporter, Item]] | Callable[[], object]] = deque()
         self._posted = False
 
     def put(self, order: T) -> None:
@@ -125,10 +160,10 @@ class Inbox(Generic[T]):
             orders, self._orders = self._orders, []
             return orders
 
-    def post(self, news: Sequence[tuple[Stream, Item]]) -> None:
+    def post(self, news: Sequence[tuple[Reporter, Item]]) -> None:
         """Hand news to the loop; from the thread. One wake-up of the loop, or none when one is on its way."""
         if news:
-            self._news.extend(news)
+            self._news.append(news)
             self._notify()
 
     def call(self, function: Callable[[], object]) -> None:
@@ -147,8 +182,25 @@ class Inbox(Generic[T]):
         self._posted = False  # before reading: what is posted from now on brings its own wake-up
         while self._news:
             news = self._news.popleft()
-            if isinstance(news, tuple):
-                stream, item = news
-                stream.push(item)
-            else:
+            if callable(news):
                 news()
+                continue
+            if self._news:  # the loop is behind: the progress of several steps costs it as much as that of one
+                batches = [news]
+                while self._news and not callable(self._news[0]):
+                    batches.append(self._news.popleft())  # pyright: ignore[reportArgumentType]
+                news = _merge(itertools.chain.from_iterable(batches))
+            for reporter, item in news:
+                reporter.push(item)
+
+
+def _merge(news: Iterable[tuple[Reporter, Item]]) -> list[tuple[Reporter, Item]]:
+    """Merge the progress of each job into one report, which precedes the job's end."""
+    progress: dict[Reporter, list[Progress]] = {}
+    ends: list[tuple[Reporter, Item]] = []
+    for reporter, item in news:
+        if isinstance(item, Progress):
+            progress.setdefault(reporter, []).append(item)
+        else:
+            ends.append((reporter, item))
+    return [*((reporter, together(pieces)) for reporter, pieces in progress.items()), *ends]

@@ -12,17 +12,18 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheUpdate, Progress, Worker
+from plait.core.interfaces import CacheUpdate, Progress, Tell
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
-from .._shared.batch_streams import Inbox, TokenBatch
+from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import takes
 from .engine_loader import broken
@@ -44,7 +45,7 @@ class Reload:
 
 
 @takes(EngineOptions)
-class Engine(Worker):
+class Engine(CallbackWorker):
     """A vLLM engine.
 
     `start` takes 8–12 s, most of it vLLM's import, and raises `EngineError` when vLLM is not installed, the model
@@ -86,6 +87,7 @@ class Engine(Worker):
         self._inbox: Inbox[EngineRequest | Reload | str | None] = Inbox()
         self._thread: threading.Thread | None = None
         self._orders: dict[int, EngineRequest] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._keys = itertools.count(1)
         self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
         self.lost = ""
@@ -110,30 +112,39 @@ class Engine(Worker):
         self._core, self.block, self.cache_tokens = core, core.block, core.blocks * core.block
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
-    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Generate for one think step: progress after each engine step if it streams, then the result."""
-        order = self._order(job)
-        if not isinstance(order, EngineRequest):
-            if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
-                yield Progress(order.text)
-            yield order
-            return
-        self._orders[job.attempt] = order
-        try:
+    def begin(self, job: Job, tell: Tell) -> None:
+        """Generate for one model call: report progress after each engine step if it streams, then the result."""
+        report = Reporter(tell, partial(self._end, job.attempt, tell))
+        order = self._order(job, report)
+        if isinstance(order, EngineRequest):
+            order.bare = order.bare and self.on_checkpoint is not None
+            self._orders[job.attempt] = order
             self._inbox.put(order)
-            async for item in order.stream:
-                if order.tops and isinstance(item, Result) and (core := self._core) is not None:
-                    # Decoding up to 20 alternatives of each token takes long: not on the event loop.
-                    told = await asyncio.to_thread(spelled, core.prompter, order.prompt, order.tops, item.text)
-                    yield item.model_copy(update={"tokens": told})
-                else:
-                    yield item
-        finally:
-            # The reader has left early, so the engine can stop the request.
-            if not order.stream.ended:
-                self._inbox.put(order.key)
-            if self._orders.get(job.attempt) is order:
-                del self._orders[job.attempt]
+            return
+        if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
+            report.push(Progress(order.text))
+        report.push(order)
+
+    def _end(self, attempt: int, tell: Tell, end: Result | Failure) -> None:
+        order = self._orders.pop(attempt, None)
+        if order is None or not order.tops or not isinstance(end, Result):
+            tell(end)
+            return
+        # Decoding up to 20 alternatives of each token takes long: not on the event loop.
+        task = asyncio.create_task(self._spell(order, tell, end))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _spell(self, order: EngineRequest, tell: Tell, end: Result) -> None:
+        """Report a result with the tokens that spell it."""
+        core = self._core
+        try:
+            assert core is not None
+            told = await asyncio.to_thread(spelled, core.prompter, order.prompt, order.tops, end.text)
+        except Exception as error:
+            tell(as_failure(error))
+        else:
+            tell(end.model_copy(update={"tokens": told}))
 
     async def cancel(self, attempt: int) -> None:
         """Abort a request; its stream then ends with what was generated."""
@@ -218,7 +229,7 @@ class Engine(Worker):
             # interpreter's end.
             thread.join(60.0)
 
-    def _order(self, job: Job) -> EngineRequest | Result | Failure:
+    def _order(self, job: Job, report: Reporter) -> EngineRequest | Result | Failure:
         core, think = self._core, job.op
         if core is None or self.lost:
             return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))
@@ -228,7 +239,7 @@ class Engine(Worker):
             if think.model is not None and think.model not in (*self.models, self.model):
                 there = ", ".join(self.models)
                 raise EngineError(f"the engine {self.name!r} has no model {think.model!r} (there are: {there})")
-            return core.order(job, think, str(next(self._keys)))
+            return core.order(job, think, str(next(self._keys)), report)
         except EngineError as error:
             return as_failure(error)
         except Exception as error:  # vLLM's own classes change
@@ -278,12 +289,9 @@ class Engine(Worker):
         # Placement needs the cached prefixes, not every block at once, so changes gather over some steps.
         if core.cached is not None and (not core.running or core.counts["steps"] % REPORTS == 0):
             self._tell_cache(core.cached)
-        if checkpoint is not None and checkpoint.ids:
-            if self.on_checkpoint is not None:
-                # In an actor a whole checkpoint goes through one pipe, past the event loop and its jobs.
-                self.on_checkpoint(checkpoint)
-            else:
-                self._inbox.call(lambda: self._tell(checkpoint))
+        if checkpoint is not None and checkpoint.ids and self.on_checkpoint is not None:
+            # In an actor a whole checkpoint goes through one pipe, past the event loop and its jobs.
+            self.on_checkpoint(checkpoint)
         return True
 
     def _tell_cache(self, cached: CachedBlocks) -> None:
@@ -303,13 +311,6 @@ class Engine(Worker):
                 done.set_result(None) if error is None else done.set_exception(error)
 
         self._inbox.call(tell)
-
-    def _tell(self, checkpoint: TokenBatch) -> None:
-        """On the loop: pass each job its part of a checkpoint."""
-        for attempt, ids in checkpoint.parts():
-            order = self._orders.get(attempt)
-            if order is not None:
-                order.stream.push(Progress("", len(ids), None, tuple(ids)))
 
     def _break(self, reason: str) -> None:
         """On the loop: everything that still waits is lost, and so is what comes later."""

@@ -1,4 +1,4 @@
-"""The inside of a Ray actor: one worker, its jobs as tasks, its reports in batches.
+"""The inside of a Ray actor: one worker, its jobs, its reports in batches.
 
 All reports leave through one waiting call, so that the number of messages follows the engine's steps and not
 its tokens. Ray is not imported here.
@@ -12,15 +12,16 @@ import importlib
 import math
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
-from plait.core.interfaces import CacheUpdate, Progress, Worker, cache_news
+from plait.core.interfaces import CacheUpdate, Progress, Worker, cache_news, direct
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared.batch_streams import TokenBatch, together
+from .._shared.batch_streams import Reporter, TokenBatch, together
 from .token_pipe import IdsOut
 
 EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheUpdate
@@ -58,6 +59,7 @@ class ActorHost:
 
     def __init__(self, spec: str, options: dict[str, Any]) -> None:
         self._worker = load(spec, options)
+        self._direct = direct(self._worker)
         self._out: IdsOut | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._begun: set[int] = set()
@@ -132,7 +134,7 @@ class ActorHost:
 
     async def _take(self, jobs: Sequence[Job], given_up: Sequence[int]) -> None:
         for job in jobs:
-            self._tasks[job.attempt] = asyncio.create_task(self._work(job))
+            self._begin(job)
         for attempt in given_up:
             if attempt in self._begun:
                 with contextlib.suppress(Exception):  # the others are to be cancelled all the same
@@ -165,6 +167,22 @@ class ActorHost:
         out, self._out = self._out, None
         if out is not None:
             out.close()
+
+    def _begin(self, job: Job) -> None:
+        attempt, worker = job.attempt, self._direct
+        if worker is None:
+            self._tasks[attempt] = asyncio.create_task(self._work(job))
+            return
+        self._begun.add(attempt)
+        report = Reporter(partial(self._post, attempt), partial(self._end, attempt))
+        try:
+            worker.begin(job, report.push)
+        except Exception as error:
+            report.push(as_failure(error))
+
+    def _end(self, attempt: int, end: Result | Failure) -> None:
+        self._begun.discard(attempt)
+        self._post(attempt, end)
 
     async def _work(self, job: Job) -> None:
         attempt = job.attempt
