@@ -192,6 +192,9 @@ class Policy(PluginModel):
 
     needs_stream: ClassVar[bool] = False
     """Whether it reads text while it is written. Model calls of its run then stream unless they forbid it."""
+    needs_counts: ClassVar[bool] = False
+    """Whether it reads token counts of running model calls, which are then reported (`Job.report`); a hedge then
+    continues from what has been reported. By default a worker may report them as seldom as every 256 tokens."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""

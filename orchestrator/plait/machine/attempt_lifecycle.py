@@ -90,7 +90,8 @@ class Slots:
         if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
             op = op.model_copy(update={"stream": True})
         generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
-        job = Job(number, run.id, node.id, op, seconds, generated, priority, attempt.charge.counted)
+        report = attempt.charge.counted or any(policy.needs_counts for policy in run.policies.reviewers)
+        job = Job(number, run.id, node.id, op, seconds, generated, priority, report)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
 

@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from typing import Any, ClassVar
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheUpdate, Progress, Tell
-from plait.core.ops import Kind, ModelCall
+from plait.core.ops import Kind, ModelCall, ToolCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
 from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import takes
+from .._shared.thoughts import rendered
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
@@ -86,7 +87,10 @@ class Engine(CallbackWorker):
         self._core: Core | None = None
         self._inbox: Inbox[EngineRequest | Reload | str | None] = Inbox()
         self._thread: threading.Thread | None = None
+        self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
+        """The requests of those whose prompt is rendered."""
+        self._renderings: dict[Hashable, asyncio.Task[object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._keys = itertools.count(1)
         self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
@@ -114,18 +118,37 @@ class Engine(CallbackWorker):
 
     def begin(self, job: Job, tell: Tell) -> None:
         """Generate for one model call: report progress after each engine step if it streams, then the result."""
-        report = Reporter(tell, partial(self._end, job.attempt, tell))
-        order = self._order(job, report)
+        report = self._reports[job.attempt] = Reporter(tell, partial(self._end, job.attempt, tell))
+        if (rendering := self._render(job.op)) is None:
+            self._submit(job, report)
+        else:
+            rendering.add_done_callback(lambda _: self._submit(job, report))
+
+    def _render(self, op: ModelCall | ToolCall) -> asyncio.Task[object] | None:
+        """Render and encode a long prompt in a thread, once for all calls that have it. Return `None` if its ids are
+        known already."""
+        if self._core is None or not isinstance(op, ModelCall):
+            return None
+        prompter = self._core.prompter
+        think = rendered(op, prompter.template)
+        if (key := prompter.unmade(think)) is not None and key not in self._renderings:
+            task = self._renderings[key] = asyncio.create_task(asyncio.to_thread(prompter.prompt, think))
+            task.add_done_callback(lambda _: (self._renderings.pop(key), task.cancelled() or task.exception()))
+        return self._renderings.get(key)
+
+    def _submit(self, job: Job, report: Reporter) -> None:
+        order = None if report.ended else self._order(job, report)
         if isinstance(order, EngineRequest):
             order.bare = order.bare and self.on_checkpoint is not None
             self._orders[job.attempt] = order
             self._inbox.put(order)
-            return
-        if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
-            report.push(Progress(order.text))
-        report.push(order)
+        elif order is not None:
+            if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
+                report.push(Progress(order.text))
+            report.push(order)
 
     def _end(self, attempt: int, tell: Tell, end: Result | Failure) -> None:
+        self._reports.pop(attempt, None)
         order = self._orders.pop(attempt, None)
         if order is None or not order.tops or not isinstance(end, Result):
             tell(end)
@@ -148,9 +171,10 @@ class Engine(CallbackWorker):
 
     async def cancel(self, attempt: int) -> None:
         """Abort a request; its stream then ends with what was generated."""
-        order = self._orders.get(attempt)
-        if order is not None:
+        if (order := self._orders.get(attempt)) is not None:
             self._inbox.put(order.key)
+        elif (report := self._reports.get(attempt)) is not None:  # its prompt is still being rendered
+            report.push(Result(value="", finish="cancelled"))
 
     async def reload(self, folder: str | Path) -> None:
         """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
@@ -158,8 +182,8 @@ class Engine(CallbackWorker):
         loop = asyncio.get_running_loop()
         if self._core is None or self.lost:
             raise EngineError(self.lost or f"the engine {self.name!r} is not running")
-        if self._orders:
-            raise EngineError(f"the engine {self.name!r} has {len(self._orders)} running requests: let them end first")
+        if self._reports:
+            raise EngineError(f"the engine {self.name!r} has {len(self._reports)} running requests: let them end first")
         order = Reload(str(folder), loop.create_future())
         self._inbox.put(order)
         await order.done
@@ -167,7 +191,9 @@ class Engine(CallbackWorker):
 
     async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the tokens of a prompt."""
-        return len(self._core.prompter.ids(op)) if self._core is not None else None
+        if (rendering := self._render(op)) is not None:
+            await asyncio.wait([rendering])
+        return len(self._core.prompter.ids(rendered(op, self._core.prompter.template))) if self._core else None
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what vLLM says of its prefix cache (`kv_events`)."""
@@ -200,8 +226,8 @@ class Engine(CallbackWorker):
         """Abort everything, stop the thread and free the model."""
         await asyncio.to_thread(self._stop)
         self._core = None
-        for order in list(self._orders.values()):  # orders that came after the last that the thread took
-            order.stream.push(Result(prompt_ids=tuple(order.prompt), value="", finish="cancelled"))
+        for report in list(self._reports.values()):  # of orders that came after the last that the thread took
+            report.push(Result(value="", finish="cancelled"))
         self._cache.close()
         self._gone.set()
 
@@ -316,6 +342,6 @@ class Engine(CallbackWorker):
         """On the loop: everything that still waits is lost, and so is what comes later."""
         self.lost = reason
         failure = as_failure(WorkerLost(reason))
-        for order in list(self._orders.values()):
-            order.stream.push(failure)
+        for report in list(self._reports.values()):
+            report.push(failure)
         self._gone.set()
