@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -20,6 +21,20 @@ DEEPEST = 100
 """Levels of lists and objects in a value."""
 LONGEST = 4000
 """Bits of an integer: Python reads no more than 4300 digits."""
+
+
+def _reject_constant(name: str) -> JsonValue:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parse_float(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is too large for a float")
+    return value
+
+
+JSON_DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_float)
+"""Rejects NaN and infinities, also as `1e400`: Python's own reads them, and what a model wrote would not be JSON."""
 
 
 class Same:
