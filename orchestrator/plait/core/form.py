@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FunctionType, UnionType
-from typing import Any, NotRequired, Required, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import NotRequired, Required, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
@@ -124,20 +124,20 @@ def find_json(text: str) -> tuple[JsonValue, bool]:
     return longest, most > 0
 
 
-def _modernize(kind: Any) -> Any:
+def _modernize(kind: object) -> object:
     """Return a `typing.TypedDict`, alone or in a generic type, as typing_extensions': pydantic needs it before 3.12."""
     if arguments := get_args(kind):
         new = tuple(_modernize(argument) for argument in arguments)
-        return kind if new == arguments else (Union if get_origin(kind) is UnionType else get_origin(kind))[new]
+        generic = Union if get_origin(kind) is UnionType else get_origin(kind)
+        return kind if new == arguments else cast("Mapping[object, object]", generic)[new]
     if not is_typeddict(kind) or type(kind).__module__ != "typing":
         return kind
     hints = {name: _modernize(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    required = cast("frozenset[str]", vars(kind)["__required_keys__"])
     for name, hint in hints.items():
         inner = get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
-        hints[name] = (Required if name in kind.__required_keys__ else NotRequired)[inner]
-    made = cast("Any", TypedDict)(kind.__name__, hints)
-    made.__doc__ = kind.__doc__
-    return made
+        hints[name] = Required[inner] if name in required else NotRequired[inner]
+    return cast("Callable[..., object]", TypedDict)(cast("type", kind).__name__, hints)
 
 
 def _schema_of(kind: dict[object, object]) -> JsonValue:
