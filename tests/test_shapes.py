@@ -92,7 +92,6 @@ LARGER: dict[str, int] = {
     "plait.apps.common.outside._Walk._look": 21,
     "plait.apps.repl.completion.ReplCompleter._plugins": 18,
     "plait.apps.repl.view.story": 21,
-    "plait.apps.trace.command.trace": 18,
     "plait.apps.trace.read.read_trace": 18,
     "plait.core.request.Request": 30,
     "plait.core.tools.canonical._scalar": 16,

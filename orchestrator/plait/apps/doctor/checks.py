@@ -22,7 +22,7 @@ from ...core.messages import did_you_mean
 from ...core.processor import float_type
 from ...runtime.client.config import Config
 from ...runtime.client.models import BUNDLED, INSTALL, named
-from .packages import version_of
+from .packages import version_of, versions
 
 __all__ = ["Check", "all_checks", "memory_limits"]
 
@@ -51,6 +51,7 @@ class Check:
 def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     """Yield all checks that start no engine; `quick` leaves out those that load libraries in other processes."""
     model, engines, worker = config.model, config.engines, config.worker
+    yield Check("versions", "ok", ", ".join(f"{name} {number}" for name, number in versions().items() if number))
     yield python()
     yield from libraries(needed=worker in ("ray", "engine"))
     yield media(quick)
