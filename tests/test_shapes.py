@@ -144,7 +144,6 @@ LARGER: dict[str, int] = {
     "plait_bench.tasks.tables.plan.answer": 21,
     "plait_research.planners.code_search.Searching.answer": 21,
     "plait_research.policies.merge.alike.Alike.merge": 22,
-    "plait_research.rollouts.command.rollouts": 16,
     "plait_research.rollouts.record.Record._consistent": 16,
     "plait_research.route.fit._report": 16,
     "plait_research.simulation.calibrate.RecordedSession.read": 32,

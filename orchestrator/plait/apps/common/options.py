@@ -230,10 +230,10 @@ class Common:
         """Return the configuration: these flags over environment and file. Raises `ConfigError`."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("config", "settings")]
         given = {**settings, **{name: getattr(self, name) for name in names}}
-        said: dict[str, list[Any]] = {}
+        given_settings: dict[str, list[Any]] = {}
         for name, value in map(_setting, self.settings or ()):
-            said.setdefault(name, []).append(value)
-        given |= {name: values if len(values) > 1 else values[0] for name, values in said.items()}
+            given_settings.setdefault(name, []).append(value)
+        given |= {name: values if len(values) > 1 else values[0] for name, values in given_settings.items()}
         if self.script is not None and self.worker is None:
             given["worker"] = "scripted"
         if self.base_url is not None and self.worker is None:

@@ -72,12 +72,7 @@ def view(
 
     The page needs no server and loads nothing. It holds the run's prompts and texts.
     """
-    if texts is not None and form not in ("atif", "otel"):
-        raise UsageError("--texts and --no-texts go with --format otel or atif: html and json have texts, others none")
-    if ray is not None and form != "chrome":
-        raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
-    if send and (form != "otel" or out is not None):
-        raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
+    _refuse_options(form, out, ray, send, texts)
     allow(*(allowed or ()))
     journal, run_id = journal_of(run, place_of(place))
     with opened(as_json) as output:
@@ -90,14 +85,24 @@ def view(
             write_private(path, content.encode(errors="replace"))
         what = _COUNTED.get(form, "steps")
         if as_json:
-            size = {} if send else {"bytes": path.stat().st_size if path.is_file() else 0}
-            output.result({"run": made.run, "file": None if send else str(path), **size, what: count})
+            size = path.stat().st_size if path.is_file() else 0
+            output.result({"run": made.run, "file": None if send else str(path), "bytes": size, what: count})
         else:
             others = f"; {pluralise(made.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
             line = f"{'sent' if send else path}: run {made.run}, {pluralise(count, what[:-1])}"
             output.people.print(line + others * bool(made.others), soft_wrap=True, markup=False)
         if open_it or (open_it is None and form == "html" and not as_json and _has_display()):
             webbrowser.open(path.absolute().as_uri())
+
+
+def _refuse_options(form: Form, out: Path | None, ray: Path | None, send: bool, texts: bool | None) -> None:
+    """Raise `UsageError` for options that the format has no use for."""
+    if texts is not None and form not in ("atif", "otel"):
+        raise UsageError("--texts and --no-texts go with --format otel or atif: html and json have texts, others none")
+    if ray is not None and form != "chrome":
+        raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
+    if send and (form != "otel" or out is not None):
+        raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
 
 
 def _write_chrome(made: Trace, texts: bool | None, ray: Path | None) -> tuple[str, int]:
