@@ -101,7 +101,7 @@ async def rate_runs(
 def contenders_of(
     raw: VllmLoop, orchestrator: AsyncOrchestrator, journal: str, prompts: list[str], width: int, tokens: int
 ) -> Mapping[str, Callable[[], Awaitable[float]]]:
-    """Return what is measured in turn, by the name of its row."""
+    """Return the contenders by the names of their rows."""
     return {
         LOOP: lambda: raw.rate(prompts, width, text=False),
         LOOP_TEXT: lambda: raw.rate(prompts, width, text=True),

@@ -1,6 +1,6 @@
 """A pretended GPU for vLLM: the forward pass is a wait, all else is vLLM's own.
 
-Python imports this file at its start if the folder stands on PYTHONPATH, so vLLM's child processes and Ray's actors
+Python imports this file at its start if PYTHONPATH names its folder, so vLLM's child processes and Ray's actors
 have it too. It does nothing unless PRETENDED_STEP_MS is set. vLLM's scheduler (which schedules ahead, as it does on a
 GPU), output processor, detokenizer and prefix cache are untouched. The forward pass takes PRETENDED_STEP_MS on a
 virtual device that serves one step at a time. The interpreter's lock is free meanwhile, as it is under CUDA. What the
