@@ -54,7 +54,7 @@ from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
-from .request_preparation import Briefs, Live, ToolLike, build_request, of_kind
+from .request_preparation import Briefs, Live, ToolLike, of_kind
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
@@ -122,7 +122,6 @@ class AsyncOrchestrator:
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins: Plugins = Plugins()
-        self._taken = partial(build_request, hand_over=self.plugins.hand_over)
         self._given = handed_over(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = QuestionQueue(on_ask)
@@ -326,7 +325,7 @@ class AsyncOrchestrator:
         live: Live | None = None,
     ) -> Handle:
         self._home.enter()
-        request, own = self._taken(given, fields)
+        request, own = self._briefs.build(given, fields)
         live = own if live is None else live
         if plan is not None:
             of_kind("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
@@ -399,7 +398,7 @@ class AsyncOrchestrator:
         """
 
         async def submit(program: ProgramFlow) -> Handle:
-            made, live = self._taken(request or "a flow", {**fields, "planner": program})
+            made, live = self._briefs.build(request or "a flow", {**fields, "planner": program})
             live.planner = program
             return await self._submit(made, {}, None, False, answerable=True, live=live)
 
@@ -542,7 +541,7 @@ class AsyncOrchestrator:
         With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
         request would raise.
         """
-        return self._briefs.brief(*self._taken(request, fields), planned=planned)
+        return self._briefs.brief(*self._briefs.build(request, fields), planned=planned)
 
 
 class Home:

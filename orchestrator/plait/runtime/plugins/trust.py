@@ -16,7 +16,7 @@ from ...core.errors import UsageError
 from ...core.ops import Join, Plugin
 from ...core.plan import Plan
 
-__all__ = ["named", "own_code", "refuse", "trust", "untrusted"]
+__all__ = ["is_untrusted", "named", "own_code", "refuse", "trust", "untrusted"]
 
 _data: ContextVar[bool] = ContextVar("plait-untrusted", default=False)
 
@@ -29,6 +29,11 @@ def untrusted() -> Generator[None]:
         yield
     finally:
         _data.reset(token)
+
+
+def is_untrusted() -> bool:
+    """Return whether requests are data here."""
+    return _data.get()
 
 
 def trust(*given: Plugin | Plan | str | None) -> None:
