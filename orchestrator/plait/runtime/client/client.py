@@ -178,6 +178,8 @@ class AsyncOrchestrator:
 
     async def _started(self) -> Driver:
         self._home.enter()
+        if self._driver is not None and not (self._closed or self._starting.locked()):
+            return self._driver
         async with self._starting:
             if self._closed:
                 raise UsageError("this orchestrator was closed; make a new one")
@@ -340,16 +342,17 @@ class AsyncOrchestrator:
                 await asyncio.sleep(0)
                 self._turn = perf_counter()
             brief = self._briefs.brief(request, live, planned=plan is not None)
-            await self.start()
             driver = await self._started()
+            if not self._records.off:
+                self._records.check(driver.recorder)
             driver.admit()
             run, at = secrets.token_hex(16), driver.now()
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
-                if planner.size() < OFFLOAD_PLAN_STEPS:
-                    event = self._expander.start(run, planner, brief, at)
-                else:  # making that many steps would block the event loop for too long
-                    event = await asyncio.to_thread(self._expander.start, run, planner, brief, at)
+                # Making many steps would block the event loop for too long.
+                large = planner.size() >= OFFLOAD_PLAN_STEPS
+                start = partial(self._expander.start, run, planner, brief, at)
+                event = await asyncio.to_thread(start) if large else start()
             else:
                 if not live.outside:
                     trust(plan)
@@ -371,12 +374,11 @@ class AsyncOrchestrator:
             take_back = self._tools.lend(run, tools) if tools else None
             handle = Handle(driver, event, brief.task, watch, asker=self._asker, provenance=self._made_of(brief))
             self._listed(handle)
-            # The functions among the arguments live as long as the run (`held`).
-            handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
+            if live.alike is None or take_back:  # the functions among the arguments live as long as the run (`held`)
+                handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
             if brief.request.planner.options.get("learn") is True:
                 self.lessons.follow(brief.request, brief.task, handle.finished)
-            on_question = handle.asked if answerable else None
-            self._asker.begin(run, driver.recorder, on_question=on_question, tenant=brief.request.tenant)
+            self._asker.begin(run, driver.recorder, None, handle.asked if answerable else None, brief.request.tenant)
             return handle
 
     def flow(self, request: str | Request = "", **fields: Any) -> LiveFlow:
@@ -563,17 +565,18 @@ class Home:
 
     def enter(self) -> None:
         """Demand to be where it was started; the first time decides. Raises `UsageError`."""
-        if not self.is_same_process:
+        if os.getpid() != self._process:
             raise UsageError(
                 "this orchestrator was made before this process was forked, and its event loop runs in the other one: "
                 "make one in this process, or start processes with multiprocessing's `spawn`"
             )
-        if self.is_elsewhere:
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
             raise UsageError(
                 "this orchestrator was started on another event loop (each `asyncio.run` makes a new one): make one "
                 "inside each, or use `Orchestrator`, which has a loop of its own"
             )
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
 
     def leave(self) -> None:
         """Give its workers free for others."""
