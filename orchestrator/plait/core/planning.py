@@ -6,7 +6,7 @@ import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Literal, TypedDict, Unpack, cast
 
 from pydantic import JsonValue
 
@@ -207,8 +207,8 @@ def _shared(fields: dict[str, object]) -> Sampling | dict[str, object]:
 
 
 @functools.lru_cache(maxsize=256, typed=True)
-def _sampling(**fields: Any) -> Sampling:
-    return Sampling(**fields)
+def _sampling(**fields: object) -> Sampling:
+    return cast("Callable[..., Sampling]", Sampling)(**fields)
 
 
 @accept(tolerate="allow_failure")

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from pydantic import JsonValue
 
@@ -56,6 +56,9 @@ from .pricing import priced
 from .questions import OnAsk, QuestionQueue
 from .request_preparation import Briefs, Live, ToolLike, of_kind
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
 
@@ -349,22 +352,16 @@ class AsyncOrchestrator:
             run, at = secrets.token_hex(16), driver.now()
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
-                # Making many steps would block the event loop for too long.
                 large = planner.size() >= OFFLOAD_PLAN_STEPS
-                start = partial(self._expander.start, run, planner, brief, at)
-                event = await asyncio.to_thread(start) if large else start()
+                event = await _apart(large, self._expander.start, run, planner, brief, at)
             else:
                 if not live.outside:
                     trust(plan)
-                large = len(plan.steps) >= OFFLOAD_PLAN_STEPS
-                plan = await asyncio.to_thread(revised, plan, brief) if large else revised(plan, brief)
+                plan = await _apart(len(plan.steps) >= OFFLOAD_PLAN_STEPS, revised, plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
                 self._expander.add_complete_plan(run, brief)
             try:
-                if len(event.plan.steps) < OFFLOAD_PLAN_STEPS:
-                    self._briefs.check(event.plan, brief)
-                else:
-                    await asyncio.to_thread(self._briefs.check, event.plan, brief)
+                await _apart(len(event.plan.steps) >= OFFLOAD_PLAN_STEPS, self._briefs.check, event.plan, brief)
             except BaseException:
                 self._expander.forget(run)
                 raise
@@ -374,7 +371,7 @@ class AsyncOrchestrator:
             take_back = self._tools.lend(run, tools) if tools else None
             handle = Handle(driver, event, brief.task, watch, asker=self._asker, provenance=self._made_of(brief))
             self._listed(handle)
-            if live.alike is None or take_back:  # the functions among the arguments live as long as the run (`held`)
+            if live.shared is None or take_back:  # the functions among the arguments live as long as the run (`held`)
                 handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
             if brief.request.planner.options.get("learn") is True:
                 self.lessons.follow(brief.request, brief.task, handle.finished)
@@ -544,6 +541,11 @@ class AsyncOrchestrator:
         request would raise.
         """
         return self._briefs.brief(*self._briefs.build(request, fields), planned=planned)
+
+
+async def _apart(large: bool, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Call a function, on a thread if it would block the event loop for too long."""
+    return await asyncio.to_thread(work, *args, **named) if large else work(*args, **named)
 
 
 class Home:

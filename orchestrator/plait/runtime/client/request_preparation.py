@@ -34,7 +34,7 @@ __all__ = ["Briefs", "Live", "Own", "ToolLike", "build_request", "of_kind"]
 
 _SCALARS = frozenset((str, int, float, bool, NoneType))
 _FIELDS = frozenset((*Request.model_fields, "tokens", "seconds"))
-_MOST_ALIKE = 64
+_MOST_SHARED = 64
 """Arguments of requests that are remembered."""
 T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
@@ -61,12 +61,12 @@ class Live:
     """It came from outside: the Python code that it names is not allowed by being named, as with a caller's own."""
     held: object = None
     """What has to live as long as the run, such as functions that are plugins."""
-    alike: Alike | None = None
+    shared: SharedRequest | None = None
     """What it shares with requests of the same arguments."""
 
 
 @dataclass(slots=True)
-class Alike:
+class SharedRequest:
     """What requests share that differ in their texts alone."""
 
     request: Request
@@ -124,23 +124,23 @@ class Briefs:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._standing = config.policies_with(sum("think" in worker.serves for worker in workers or ()) or 1)
-        self._alike: dict[object, Alike] = {}
+        self._shared: dict[object, SharedRequest] = {}
         """By the arguments beside the text."""
 
     def build(self, given: object, fields: Mapping[str, Any]) -> tuple[Request, Live]:
-        """Return what `build_request` returns. A text with arguments that came before is not read and checked again."""
+        """Build a request as `build_request` does. A text with known arguments is not read and checked again."""
         kinds = tuple(map(type, fields.values()))
         if type(given) is not str or not _SCALARS.issuperset(kinds):
             return build_request(given, fields, self._plugins.hand_over)
         key = (is_untrusted(), kinds, *fields.items())  # kinds: 1 is equal to 1.0 and to True
-        alike = self._alike.get(key)
-        if alike is not None:
-            return alike.request.model_copy(update={"text": writable(given)}), Live(held=fields, alike=alike)
+        shared = self._shared.get(key)
+        if shared is not None:
+            return shared.request.model_copy(update={"text": writable(given)}), Live(held=fields, shared=shared)
         request, live = build_request(given, fields, self._plugins.hand_over)
         if self._can_be_shared(request, fields):
-            if len(self._alike) >= _MOST_ALIKE:
-                del self._alike[next(iter(self._alike))]
-            live.alike = self._alike[key] = Alike(request)
+            if len(self._shared) >= _MOST_SHARED:
+                del self._shared[next(iter(self._shared))]
+            live.shared = self._shared[key] = SharedRequest(request)
         return request, live
 
     def _can_be_shared(self, request: Request, fields: Collection[str]) -> bool:
@@ -153,15 +153,15 @@ class Briefs:
 
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> PlanningContext:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
-        alike = None if planned else live.alike
-        if alike is not None and alike.complete is not None:
-            request = alike.complete.model_copy(update={"text": request.text})
+        shared = None if planned else live.shared
+        if shared is not None and shared.complete is not None:
+            request = shared.complete.model_copy(update={"text": request.text})
         else:
             request = self._complete_and_check(request, live, planned)
-            if alike is not None:
-                alike.complete, alike.planner = request, self._plugins.planner(request.planner)
-        if alike is not None:
-            live.planner = alike.planner
+            if shared is not None:
+                shared.complete, shared.planner = request, self._plugins.planner(request.planner)
+        if shared is not None:
+            live.planner = shared.planner
         task = self._plugins.task(request.task, request.text)
         if request.messages and not task.chat():
             raise UsageError(

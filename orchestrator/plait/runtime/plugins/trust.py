@@ -19,6 +19,8 @@ from ...core.plan import Plan
 __all__ = ["is_untrusted", "named", "own_code", "refuse", "trust", "untrusted"]
 
 _data: ContextVar[bool] = ContextVar("plait-untrusted", default=False)
+is_untrusted = _data.get
+"""Returns whether requests are data here."""
 
 
 @contextlib.contextmanager
@@ -29,11 +31,6 @@ def untrusted() -> Generator[None]:
         yield
     finally:
         _data.reset(token)
-
-
-def is_untrusted() -> bool:
-    """Return whether requests are data here."""
-    return _data.get()
 
 
 def trust(*given: Plugin | Plan | str | None) -> None:
