@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, Self
 
 from pydantic import JsonValue
 
@@ -54,11 +54,8 @@ from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
-from .request_preparation import Briefs, Live, ToolLike, of_kind
+from .request_preparation import Briefs, Live, ToolLike, apart, of_kind
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
 
@@ -353,15 +350,15 @@ class AsyncOrchestrator:
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
                 large = planner.size() >= OFFLOAD_PLAN_STEPS
-                event = await _apart(large, self._expander.start, run, planner, brief, at)
+                event = await apart(large, self._expander.start, run, planner, brief, at)
             else:
                 if not live.outside:
                     trust(plan)
-                plan = await _apart(len(plan.steps) >= OFFLOAD_PLAN_STEPS, revised, plan, brief)
+                plan = await apart(len(plan.steps) >= OFFLOAD_PLAN_STEPS, revised, plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
                 self._expander.add_complete_plan(run, brief)
             try:
-                await _apart(len(event.plan.steps) >= OFFLOAD_PLAN_STEPS, self._briefs.check, event.plan, brief)
+                await apart(len(event.plan.steps) >= OFFLOAD_PLAN_STEPS, self._briefs.check, event.plan, brief)
             except BaseException:
                 self._expander.forget(run)
                 raise
@@ -541,11 +538,6 @@ class AsyncOrchestrator:
         request would raise.
         """
         return self._briefs.brief(*self._briefs.build(request, fields), planned=planned)
-
-
-async def _apart(large: bool, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Call a function, on a thread if it would block the event loop for too long."""
-    return await asyncio.to_thread(work, *args, **named) if large else work(*args, **named)
 
 
 class Home:
