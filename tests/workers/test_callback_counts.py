@@ -171,5 +171,5 @@ async def test_an_actor_begins_its_jobs_without_tasks(monkeypatch: pytest.Monkey
                 break
             replies += await host.exchange(number)
     assert len(replies) == count and counts["tasks"] == counts["generators"] == 0 and counts["wake-ups"] == 1
-    assert not host._begun and not host._tasks
+    assert not host._live and not host._tasks
     await host.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers._shared import prompt_cache
 from plait.workers._shared.prompt import Prompter
-from plait.workers._shared.prompt_cache import TextSplitter, TokenCache, find_split_tokens
+from plait.workers._shared.prompt_cache import find_split_tokens, split
 from plait.workers.engine import Engine
 from plait.workers.engine.requests import EngineRequest
 
@@ -95,6 +96,11 @@ def tokenizer_of(kind: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=inner)
 
 
+@functools.cache
+def split_before(kind: str) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, find_split_tokens(tokenizer_of(kind), TEMPLATE))))
+
+
 PARTS = [*SPECIAL, *SPECIAL, " ", "\n", "\n\n", "  ", "the cat", "cat", " sat", "<|im", "_start|>", "a", "<"]
 words = st.sampled_from(PARTS)
 texts = st.lists(st.one_of(words, st.text(max_size=4)), max_size=30).map("".join)
@@ -105,10 +111,10 @@ texts = st.lists(st.one_of(words, st.text(max_size=4)), max_size=30).map("".join
 @example(text="cat <|im_end|> \n\n<|im_start|>  the cat<|im_end|>\n\n<|im_start|> sat a</s>a[INST]b<end>")
 def test_the_ids_of_the_pieces_are_those_of_the_whole(kind: str, text: str) -> None:
     tokenizer = tokenizer_of(kind)
-    splitter = TextSplitter(tokenizer, TEMPLATE)
+    before = split_before(kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prompt_cache, "PIECE_CHARS", 1)
-        pieces = list(splitter.split(text))
+        pieces = list(split(text, before))
     assert "".join(pieces) == text
     joined = [id_ for piece in pieces for id_ in tokenizer.encode(piece, add_special_tokens=False)]
     assert joined == tokenizer.encode(text, add_special_tokens=False)
@@ -130,16 +136,16 @@ def test_texts_are_split_where_no_other_token_reaches(kind: str, tokens: list[st
 
 def test_a_tokenizer_that_is_not_known_is_given_whole_texts() -> None:
     assert find_split_tokens(SimpleNamespace(), TEMPLATE) == []
-    assert list(TextSplitter(SimpleNamespace(), TEMPLATE).split("<|im_end|>" * 5000)) == ["<|im_end|>" * 5000]
+    assert list(split("<|im_end|>" * 5000, None)) == ["<|im_end|>" * 5000]
 
 
 def test_a_text_that_continues_begins_with_the_same_pieces() -> None:
-    splitter = TextSplitter(tokenizer_of("bytes"), TEMPLATE)
+    before = split_before("bytes")
     turns = [f"<|im_start|>user\n{'the cat ' * 100}<|im_end|>\n"] * 40
     for count in (10, 20, 40):
-        *before, _ = splitter.split("".join(turns[: count - 1]))
-        pieces = list(splitter.split("".join(turns[:count])))
-        assert pieces[: len(before)] == before and all(len(piece) >= 4096 for piece in pieces[:-1])
+        *earlier, _ = split("".join(turns[: count - 1]), before)
+        pieces = list(split("".join(turns[:count]), before))
+        assert pieces[: len(earlier)] == earlier and all(len(piece) >= 4096 for piece in pieces[:-1])
 
 
 # --- what is made how often ---
@@ -237,19 +243,6 @@ def test_what_the_template_refuses_is_rendered_once(counting: Counting) -> None:
     assert counting.rendered == 1
 
 
-def test_the_least_recently_used_make_room() -> None:
-    cache: TokenCache[str] = TokenCache(10)
-    cache.put("a", "A", 4)
-    cache.put("b", "B", 4)
-    assert cache.get("a") == "A"
-    cache.put("c", "C", 4)
-    assert "b" not in cache and cache.get("a") == "A" and cache.get("c") == "C"
-    cache.put("a", "again", 6)
-    assert cache.get("a") == "again" and "c" in cache
-    cache.put("large", "L", 11)
-    assert cache.get("large") is None and not cache._values and cache._room == 10
-
-
 # --- in the engine ---
 
 
@@ -285,14 +278,14 @@ async def test_a_long_prompt_is_made_once_and_in_a_thread(counting: Counting, pr
     length = len(whole(counting, chat(messages)))
     assert runs == [[Result(value=str(length))]] * 64 and await counted == [length] * 8
     assert counting.rendered == 1 and threading.main_thread() not in counting.threads
-    assert not engine._reports and not engine._orders and not engine._renderings
+    assert not engine._reports and not engine._orders
 
 
 async def test_a_short_prompt_is_made_at_once(counting: Counting, prompter: Prompter) -> None:
     engine = engine_with(prompter)
     seen: list[Any] = []
     engine.begin(job(1, chat(talk(1, words=1))), seen.append)
-    assert counting.rendered == 1 and len(engine._orders) == 1 and not engine._renderings
+    assert counting.rendered == 1 and len(engine._orders) == 1
     await asyncio.sleep(0)
     assert len(seen) == 1
 
@@ -305,7 +298,7 @@ async def test_a_job_that_is_cancelled_while_its_prompt_is_made_ends_at_once(pro
     await engine.cancel(1)
     assert seen[1] == [Result(value="", finish="cancelled")]
     async with asyncio.timeout(300):
-        while engine._renderings or not seen[2]:
+        while not seen[2]:
             await asyncio.sleep(0.001)
     assert seen[2][0].value and len(seen[1]) == 1 and len(engine._core.threads) == 1  # type: ignore[union-attr]
 
@@ -313,9 +306,9 @@ async def test_a_job_that_is_cancelled_while_its_prompt_is_made_ends_at_once(pro
 async def test_an_engine_that_breaks_while_a_prompt_is_made_ends_the_job(prompter: Prompter) -> None:
     engine = engine_with(prompter)
     seen: list[Any] = []
-    engine.begin(job(1, chat(talk(5))), seen.append)
+    engine.begin(job(1, call := chat(talk(5))), seen.append)
     engine._break("it broke")
-    await asyncio.gather(*engine._renderings.values())
+    await engine.count_tokens(call)
     await asyncio.sleep(0)
     (end,) = seen
     assert isinstance(end, Failure) and end.lost and not engine._orders

@@ -17,9 +17,11 @@ from tokenizers.decoders import DecodeStream
 
 from plait.core import ModelCall, Progress, Ref, Result, Text, Tokens
 from plait.core.errors import EngineError
+from plait.core.events import Job
+from plait.core.interfaces import Tell
 from plait.core.result import Failure
 from plait.workers._shared import resources
-from plait.workers._shared.batch_streams import Inbox, Reporter, Stream, together
+from plait.workers._shared.batch_streams import CallbackWorker, Inbox, Reporter, together
 from plait.workers._shared.prompt import Prompter
 from plait.workers.engine.vllm_process import environment
 
@@ -322,17 +324,6 @@ def test_cores_that_are_not_there_are_refused() -> None:
 # --- from thread to loop ---------------------------------------------------------------------------------------------
 
 
-async def cancelled() -> None:
-    """In the place of a worker that stops a job."""
-
-
-async def test_progress_that_piled_up_unread_comes_as_one() -> None:
-    stream = Stream(cancelled)
-    for item in (Progress("a", 1, -1.0), Progress("bc", 3, -2.0), Result(value="abc")):
-        stream.push(item)
-    assert [item async for item in stream] == [Progress("abc", 4, -1.75), Result(value="abc")]
-
-
 def test_a_reporter_drops_empty_progress_and_what_follows_the_end() -> None:
     seen: list[Any] = []
     reporter = Reporter(seen.append)
@@ -343,23 +334,28 @@ def test_a_reporter_drops_empty_progress_and_what_follows_the_end() -> None:
 
 
 async def test_a_reader_that_leaves_cancels_the_job_and_one_that_read_the_end_does_not() -> None:
-    stops: list[str] = []
+    class Telling(CallbackWorker):
+        name, slots, serves = "telling", 3, ("think",)
 
-    async def stop(name: str) -> None:
-        stops.append(name)
+        def begin(self, job: Job, tell: Tell) -> None:
+            for item in (Progress("a", 1), Result(value="a"))[: job.attempt]:
+                tell(item)
 
-    waiting, left, read = (Stream(functools.partial(stop, name)) for name in ("waiting", "left", "read"))
+        async def cancel(self, attempt: int) -> None:
+            stops.append(attempt)
+
+    stops: list[int] = []
+    waiting, left, read = (
+        Telling().run(Job(attempt=n, run="r", step="r:s", op=ModelCall(prompt="?"))) for n in range(3)
+    )
     task = asyncio.ensure_future(anext(waiting))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    left.push(Progress("a", 1))
-    async with aclosing(left):
+    async with aclosing(left):  # type: ignore[type-var]
         assert await anext(left) == Progress("a", 1)
-    read.push(Result(value="a"))
-    async with aclosing(read):
-        assert [item async for item in read] == [Result(value="a")]
-    assert stops == ["waiting", "left"]
+    assert [item async for item in read] == [Progress("a", 1), Result(value="a")]
+    assert stops == [0, 1]
 
 
 def test_the_fields_of_merged_progress_are_joined() -> None:

@@ -139,9 +139,11 @@ async def test_cancel_before_the_tool_has_begun() -> None:
         begun.append(1)
 
     worker = Tools([never])
-    running = worker.run(job("never", 7))  # which has made the tool's task, without a turn for it
+    running = worker.run(job("never", 7)).__aiter__()
+    first = asyncio.ensure_future(running.__anext__())
+    await asyncio.sleep(0)  # run() has made the tool's task, which has not had its turn
     await worker.cancel(7)
-    assert await anext(running) == Result(finish="cancelled") and not begun
+    assert await first == Result(finish="cancelled") and not begun
 
 
 async def test_cancel_gives_up_a_sync_tool_at_once_and_says_so(blocker: threading.Event) -> None:

@@ -7,8 +7,7 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from plait.core.events import Job
@@ -58,66 +57,21 @@ class Reporter:
             self._tell(item)
 
 
-class Stream:
-    """The reports of one job, to iterate on the loop; progress that has piled up comes as one.
-
-    Who stops reading before the end calls `aclose`; a reader whose wait is cancelled has closed it.
-    """
-
-    __slots__ = ("_cancel", "_is_over", "_last", "_unread", "_waiter")
-
-    def __init__(self, cancel: Callable[[], Awaitable[None]]) -> None:
-        """`cancel` stops the job of a reader that leaves early."""
-        self._cancel = cancel
-        self._unread: list[Progress] = []
-        self._last: Result | Failure | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._is_over = False
-
-    def push(self, item: Item) -> None:
-        """Add a report, on the loop."""
-        if isinstance(item, Progress):
-            self._unread.append(item)
-        else:
-            self._last = item
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def __aiter__(self) -> Stream:
-        return self
-
-    async def __anext__(self) -> Item:
-        if self._is_over:
-            raise StopAsyncIteration
-        while not self._unread and self._last is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            except asyncio.CancelledError:
-                await self.aclose()
-                raise
-        if unread := self._unread:
-            self._unread = []
-            return unread[0] if len(unread) == 1 else together(unread)
-        assert self._last is not None
-        self._is_over = True
-        return self._last
-
-    async def aclose(self) -> None:
-        """Cancel the job if its end has not been read; nothing more is read."""
-        if not self._is_over:
-            self._is_over = True
-            await self._cancel()
-
-
 class CallbackWorker(DirectWorker):
     """A worker whose jobs report through callbacks (`begin`)."""
 
-    def run(self, job: Job) -> Stream:
-        """Begin a job, and return its reports as they come."""
-        stream = Stream(partial(self.cancel, job.attempt))
-        self.begin(job, stream.push)
-        return stream
+    async def run(self, job: Job) -> AsyncIterator[Item]:
+        """Begin a job and yield its reports. A reader that leaves before the end cancels it."""
+        reports: asyncio.Queue[Item] = asyncio.Queue()
+        self.begin(job, reports.put_nowait)
+        item = None
+        try:
+            while item is None or isinstance(item, Progress):
+                item = await reports.get()
+                yield item
+        finally:
+            if item is None or isinstance(item, Progress):
+                await self.cancel(job.attempt)
 
 
 def together(news: Sequence[Progress]) -> Progress:
@@ -185,22 +139,20 @@ class Inbox(Generic[T]):
             if callable(news):
                 news()
                 continue
-            if self._news:  # the loop is behind: the progress of several steps costs it as much as that of one
-                batches = [news]
-                while self._news and not callable(self._news[0]):
-                    batches.append(self._news.popleft())  # pyright: ignore[reportArgumentType]
-                news = _merge(itertools.chain.from_iterable(batches))
-            for reporter, item in news:
+            batches = [news]
+            while self._news and not callable(self._news[0]):
+                batches.append(self._news.popleft())  # pyright: ignore[reportArgumentType]
+            for reporter, item in news if len(batches) == 1 else _merge(batches):
                 reporter.push(item)
 
 
-def _merge(news: Iterable[tuple[Reporter, Item]]) -> list[tuple[Reporter, Item]]:
-    """Merge the progress of each job into one report, which precedes the job's end."""
-    progress: dict[Reporter, list[Progress]] = {}
+def _merge(batches: Iterable[Sequence[tuple[Reporter, Item]]]) -> Iterator[tuple[Reporter, Item]]:
+    """Merge the progress of each job: that of several steps costs a loop that is behind as much as that of one."""
+    news: dict[Reporter, list[Progress]] = {}
     ends: list[tuple[Reporter, Item]] = []
-    for reporter, item in news:
+    for reporter, item in itertools.chain.from_iterable(batches):
         if isinstance(item, Progress):
-            progress.setdefault(reporter, []).append(item)
+            news.setdefault(reporter, []).append(item)
         else:
             ends.append((reporter, item))
-    return [*((reporter, together(pieces)) for reporter, pieces in progress.items()), *ends]
+    return itertools.chain(((reporter, together(pieces)) for reporter, pieces in news.items()), ends)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+import re
+from array import array
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,10 +15,8 @@ from plait.core.ops import Function, ModelCall, Text, Tokens
 from plait.core.tools.calls import loads
 
 from .function_calls import function
-from .prompt_cache import PIECE_CHARS, TextSplitter, TokenCache
+from .prompt_cache import PromptKey, find_split_tokens, is_long, prompt_key, split
 
-OFFLOAD_CHARS = 2000
-"""Characters from which a prompt is rendered and encoded in a thread, so that it does not block the loop."""
 TAIL_TOKENS = 16
 """Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""
 
@@ -44,10 +44,10 @@ class Prompter:
         self._fast: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._encode = lru_cache(maxsize=1024)(self._encode_uncached)
         self.stops = lru_cache(maxsize=256)(self._stops)
-        self._splitter = TextSplitter(tokenizer, self.template)
-        self._pieces: TokenCache[tuple[int, ...]] = TokenCache()
-        self._prompts: TokenCache[tuple[ModelCall, PromptIds | EngineError]] = TokenCache()
-        """Prompts of chats and long prompts, with the calls that keep alive what their keys identify."""
+        tokens = find_split_tokens(tokenizer, self.template)
+        self._split_before = re.compile("|".join(map(re.escape, tokens))) if tokens else None
+        self._encode_piece = lru_cache(maxsize=512)(lambda piece: array("I", self._encode_uncached(piece, False)))
+        self.make = lru_cache(maxsize=64)(self._make)
 
     def ids(self, think: ModelCall) -> list[int]:
         """Return the token ids of a resolved prompt.
@@ -61,28 +61,20 @@ class Prompter:
 
     def prompt(self, think: ModelCall) -> PromptIds:
         """Do the same, and return whether a continued conversation was rendered again. Raises `EngineError` for
-        images, and for a conversation or settings that the template does not take.
-
-        Calls of the same conversation share the list of ids, which must not be changed."""
-        if not (think.chat or _is_long(think)):
-            return self._make(think)
-        key = _identity(think)
-        _, made = self._prompts.get(key) or (None, None)
-        if made is None:
-            try:
-                made = self._make(think)
-            except EngineError as error:
-                made = error
-            self._prompts.put(key, (think, made), 100 + (0 if isinstance(made, EngineError) else len(made.ids)))
+        images, and for a conversation or settings that the template does not take. Calls of the same conversation share
+        the list of ids, which must not be changed."""
+        made = self.make(prompt_key(think)) if think.chat or is_long(think) else self._prompt(think)
         if isinstance(made, EngineError):
             raise made.with_traceback(None)
         return made
 
-    def unmade(self, think: ModelCall) -> Hashable | None:
-        """Return the key of a prompt that takes long to make and has not been made, else `None`."""
-        return key if _is_long(think) and (key := _identity(think)) not in self._prompts else None
+    def _make(self, key: PromptKey) -> PromptIds | EngineError:
+        try:
+            return self._prompt(key.call)
+        except EngineError as error:
+            return error
 
-    def _make(self, think: ModelCall) -> PromptIds:
+    def _prompt(self, think: ModelCall) -> PromptIds:
         if any(message.images for message in think.messages):
             raise Rejected("this engine reads no images: give text alone, or use a server whose model sees (http)")
         if think.chat and self.template:
@@ -100,7 +92,7 @@ class Prompter:
                 case Tokens(ids=ids, within=str(text)):
                     out += self.cut(ids, text)
                 case Text(text=text):
-                    out += self._encode_long(text, place == 0)
+                    out += self._encode_uncached(text, True) if place == 0 else self._encode_long(text)
                 case _:
                     raise ValueError(f"a worker's prompt holds only text and tokens, not {part.kind!r}")
         if think.begin:
@@ -261,17 +253,11 @@ class Prompter:
     def _text_of(self, part: Any) -> str:
         return self.text(part.ids) if isinstance(part, Tokens) else part.text
 
-    def _encode_long(self, text: str, opening: bool = False) -> list[int]:
-        """Return the ids of a text of any length, of which only the new pieces are encoded."""
+    def _encode_long(self, text: str) -> list[int]:
+        """Return the ids of a text of any length, of which only new pieces are encoded."""
         ids: list[int] = []
-        for piece in (text,) if opening else self._splitter.split(text):
-            if len(piece) <= PIECE_CHARS:
-                ids += self._encode(piece, opening)
-                continue
-            if (known := self._pieces.get((piece, opening))) is None:
-                known = self._encode_uncached(piece, opening)
-                self._pieces.put((piece, opening), known, len(known))
-            ids += known
+        for piece in split(text, self._split_before):
+            ids += self._encode_piece(piece)
         return ids
 
     def _encode_uncached(self, text: str, opening: bool) -> tuple[int, ...]:
@@ -300,40 +286,6 @@ class Prompter:
             return True
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         return type(getattr(backend, "model", None)).__name__ == "WordLevel"
-
-
-def _is_long(think: ModelCall) -> bool:
-    """Whether a prompt is long enough to be made in a thread."""
-    size = sum(len(function.description) for function in think.tools)
-    for part in (*think.prompt, *think.context):
-        size += len(part.text) if isinstance(part, Text) else len(part.ids) if isinstance(part, Tokens) else 0
-    for message in think.messages:
-        size += len(message.text)
-        if size >= OFFLOAD_CHARS:
-            return True
-    return size >= OFFLOAD_CHARS
-
-
-def _identity(think: ModelCall) -> Hashable:
-    """Return what a prompt is made from; its messages, token ids and functions by identity, as its samples share them.
-    They are alive as long as a call that has them."""
-    sampling = think.sampling
-    parts = [
-        part.text if isinstance(part, Text) else (id(part.ids), part.within) if isinstance(part, Tokens) else id(part)
-        for part in (*think.prompt, *think.context)
-    ]
-    return (
-        think.chat,
-        tuple(map(id, think.messages)),
-        *parts,
-        think.begin,
-        think.heard,
-        len(think.context),
-        tuple(map(id, think.tools)),
-        think.tool_choice,
-        repr(sampling.chat_template_kwargs),
-        sampling.reasoning_effort,
-    )
 
 
 def _template_function(tool: Function) -> dict[str, Any]:

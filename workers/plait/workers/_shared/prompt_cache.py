@@ -1,92 +1,85 @@
-"""Token ids of long prompts, so that a conversation that continues is not tokenised again from its beginning.
+"""Long prompts: made once for all calls that share them, and tokenised in pieces, of which only new ones are encoded.
 
-Text is encoded in pieces that begin with a special token. A fast tokenizer splits a text at those tokens first and
-encodes what lies between two of them alone, so the ids of the pieces, joined, are the ids of the text.
+Pieces begin with a special token. A fast tokenizer splits a text at those tokens first and encodes what lies between
+two of them alone, so the ids of the pieces, joined, are the ids of the text.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Hashable, Iterator
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
-T = TypeVar("T")
+from plait.core.ops import ModelCall, Text, Tokens
 
-MAX_CACHED_TOKENS = 1 << 19
-"""Maximum number of token ids in a cache; each takes up to 36 bytes."""
 PIECE_CHARS = 4096
 """Minimum number of characters in a piece, except the last of a text."""
-MAX_SPLIT_TOKENS = 64
+OFFLOAD_CHARS = 2000
+"""Characters from which a prompt is made in a thread, so that it does not block the loop."""
 
 
-class TokenCache(Generic[T]):
-    """The most recently used values of known sizes (in tokens). Any thread may use it."""
+@dataclass(frozen=True, slots=True)
+class PromptKey:
+    """Identifies the prompt of a call."""
 
-    def __init__(self, max_tokens: int = MAX_CACHED_TOKENS) -> None:
-        self._room = max_tokens
-        self._values: dict[Hashable, tuple[T, int]] = {}
-        self._lock = threading.Lock()
-
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._values
-
-    def get(self, key: Hashable) -> T | None:
-        """Return a value, or `None`."""
-        with self._lock:
-            if (entry := self._values.pop(key, None)) is None:
-                return None
-            self._values[key] = entry
-            return entry[0]
-
-    def put(self, key: Hashable, value: T, tokens: int) -> None:
-        """Add a value; the least recently used make room for it."""
-        with self._lock:
-            self._room -= tokens - self._values.pop(key, (None, 0))[1]
-            self._values[key] = value, tokens
-            while self._room < 0:
-                self._room += self._values.pop(next(iter(self._values)))[1]
+    call: ModelCall = field(compare=False)
+    """Kept, so that nothing else gets an identity that the key contains."""
+    identity: Hashable
 
 
-class TextSplitter:
-    """Splits texts into pieces that a tokenizer may encode one by one."""
+def prompt_key(call: ModelCall) -> PromptKey:
+    """Return a call's key: its messages, functions and token ids are compared by identity, as they are long and samples
+    share them."""
+    sampling = call.sampling
+    parts = [
+        part.text if isinstance(part, Text) else (id(part.ids), part.within) if isinstance(part, Tokens) else id(part)
+        for part in (*call.context, None, *call.prompt)
+    ]
+    options = (call.tool_choice, repr(sampling.chat_template_kwargs), sampling.reasoning_effort)
+    shared = (*map(id, call.messages), None, *map(id, call.tools))
+    return PromptKey(call, (call.chat, call.begin, call.heard, options, shared, *parts))
 
-    def __init__(self, tokenizer: Any, template: str) -> None:
-        """`template`: the chat template, which contains the special tokens that matter."""
-        tokens = find_split_tokens(tokenizer, template)
-        self._pattern = re.compile("|".join(map(re.escape, tokens))) if tokens else None
 
-    def split(self, text: str) -> Iterator[str]:
-        """Yield the pieces. Those of a text are the first of any text that continues it, except the last."""
-        begin = 0
-        while self._pattern is not None and (found := self._pattern.search(text, begin + PIECE_CHARS)) is not None:
-            yield text[begin : found.start()]
-            begin = found.start()
-        yield text[begin:]
+def is_long(call: ModelCall) -> bool:
+    """Whether a prompt is to be made in a thread."""
+    size = sum(len(function.description) for function in call.tools)
+    for part in (*call.prompt, *call.context):
+        size += len(part.text) if isinstance(part, Text) else len(part.ids) if isinstance(part, Tokens) else 0
+    for message in call.messages:
+        if size >= OFFLOAD_CHARS:
+            break
+        size += len(message.text)
+    return size >= OFFLOAD_CHARS
+
+
+def split(text: str, before: re.Pattern[str] | None) -> Iterator[str]:
+    """Yield the pieces of a text. A text that continues it begins with the same ones, except the last."""
+    begin = 0
+    while before is not None and (match := before.search(text, begin + PIECE_CHARS)) is not None:
+        yield text[begin : match.start()]
+        begin = match.start()
+    yield text[begin:]
 
 
 def find_split_tokens(tokenizer: Any, template: str) -> list[str]:
-    """Return the special tokens before which a text may be split without a change of its ids."""
+    """Return the special tokens of a chat template before which a text may be split without a change of its ids."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         return []
     # The first encoding turns the tokenizer's truncation off, which must not happen while another thread uses it.
     tokenizer.encode("", add_special_tokens=False)
-    # Tokens with `normalized` are found in the normalised text only, piece by piece.
+    # Tokens with `normalized` are found later, in each piece alone. `lstrip` and `single_word` depend on the character
+    # before the token.
     added = [token for token in fast.get_added_tokens_decoder().values() if not token.normalized]
-    named = [
-        token.content
-        for token in added
-        # These depend on the character before them.
-        if not (token.lstrip or token.single_word) and len(token.content) > 1 and token.content in template
-    ]
-    safe = [content for content in named[:MAX_SPLIT_TOKENS] if not any(_hides(each.content, content) for each in added)]
-    return [content for content in safe if _is_split(tokenizer, content)]
+    named = [each.content for each in added if not (each.lstrip or each.single_word) and each.content in template]
+    safe = [token for token in named if not any(_hides(each.content, token) for each in added)]
+    return [token for token in safe if _is_split(tokenizer, token)]
 
 
 def _hides(other: str, token: str) -> bool:
     """Whether an occurrence of `other` may begin before one of `token` and overlap it."""
-    return (token in other[1:]) or any(token.startswith(other[begin:]) for begin in range(1, len(other)))
+    return token in other[1:] or any(token.startswith(other[begin:]) for begin in range(1, len(other)))
 
 
 def _is_split(tokenizer: Any, token: str) -> bool:

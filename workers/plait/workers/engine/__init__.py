@@ -10,9 +10,9 @@ import atexit
 import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +26,8 @@ from .._shared import resources
 from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import takes
+from .._shared.prompt import Prompter
+from .._shared.prompt_cache import PromptKey, is_long, prompt_key
 from .._shared.thoughts import rendered
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
@@ -90,7 +92,9 @@ class Engine(CallbackWorker):
         self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
         """The requests of those whose prompt is rendered."""
-        self._renderings: dict[Hashable, asyncio.Task[object]] = {}
+        self._rendering = lru_cache(maxsize=64)(
+            lambda prompter, key: asyncio.create_task(asyncio.to_thread(prompter.make, key))
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._keys = itertools.count(1)
         self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
@@ -124,17 +128,14 @@ class Engine(CallbackWorker):
         else:
             rendering.add_done_callback(lambda _: self._submit(job, report))
 
-    def _render(self, op: ModelCall | ToolCall) -> asyncio.Task[object] | None:
-        """Render and encode a long prompt in a thread, once for all calls that have it. Return `None` if its ids are
-        known already."""
-        if self._core is None or not isinstance(op, ModelCall):
+    def _render(self, op: ModelCall | ToolCall) -> asyncio.Task[Any] | None:
+        """Return the task that makes a long prompt in a thread, one for all calls that have it; `None` once its ids are
+        known."""
+        core = self._core
+        if core is None or not isinstance(op, ModelCall) or not is_long(op):
             return None
-        prompter = self._core.prompter
-        think = rendered(op, prompter.template)
-        if (key := prompter.unmade(think)) is not None and key not in self._renderings:
-            task = self._renderings[key] = asyncio.create_task(asyncio.to_thread(prompter.prompt, think))
-            task.add_done_callback(lambda _: (self._renderings.pop(key), task.cancelled() or task.exception()))
-        return self._renderings.get(key)
+        rendering = self._rendering(core.prompter, prompt_key(rendered(op, core.prompter.template)))
+        return None if rendering.done() else rendering
 
     def _submit(self, job: Job, report: Reporter) -> None:
         order = None if report.ended else self._order(job, report)

@@ -16,7 +16,7 @@ from plait.core.interfaces import CacheUpdate, Tell
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared.batch_streams import CallbackWorker
+from .._shared.batch_streams import CallbackWorker, Reporter
 from .._shared.options import build_options, takes
 from .connection import DEFAULT_KEY_VARIABLE, ResponseLimits, ServerConnection
 from .flow_control import ConcurrencyLimiter
@@ -179,7 +179,7 @@ class Http(CallbackWorker):
         if not isinstance(think, ModelCall):
             tell(as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps")))
             return
-        live = self._live[job.attempt] = LiveJob(job, think, tell)
+        live = self._live[job.attempt] = LiveJob(job, think, Reporter(tell).push)
         live.task = asyncio.create_task(self._serve(live, sender))
         live.task.add_done_callback(lambda _: self._forget_job(live, sender))
 
