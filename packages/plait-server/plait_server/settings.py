@@ -250,8 +250,7 @@ def workers_of(config: Config, settings: Settings) -> list[Any]:
         for worker in served:
             if len(served) == 1 and (upstream.name or any(worker.name == other.name for other in made)):
                 worker.name = upstream.name or f"{worker.name}-{place}"
-        for worker in served if not settings.require_all else ():
             if hasattr(worker, "allow_unreachable"):
-                setattr(worker, "allow_unreachable", True)  # noqa: B010  (only servers have it)
+                setattr(worker, "allow_unreachable", not settings.require_all)  # noqa: B010  (only servers have it)
         made += served
     return made
