@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from plait.core.tools.calls import CLOSE, OPEN, loads, read_calls_in
+from plait.core.tools.calls import CALL_HEAD, CLOSE, OPEN, loads, read_calls_in
 
 __all__ = ["MAX_CHARS", "Misread", "NativeCalls"]
 
@@ -72,7 +72,11 @@ class NativeCalls:
         start = held.find(OPEN)
         if start < 0:
             return held
-        return held[:start] + ("".join(self._lines(loads(held[start + len(OPEN) :]))) or held[start:])
+        body = held[start + len(OPEN) :]
+        value = loads(body)
+        if value is None and (head := CALL_HEAD.match(body)):  # the text was cut within the arguments
+            value = {"name": head["name"], "arguments": body[head.end() :]}
+        return held[:start] + ("".join(self._lines(value)) or held[start:])
 
     def _tags(self) -> str:
         """Turn the tags that are complete into lines; keep back what may be the beginning of one."""
