@@ -12,7 +12,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .client_tools import read_input
-from .dialect import Record, StreamWriter, describe_answer, describe_step
+from .dialect import Record, StreamWriter, describe_answer, describe_question, describe_step
 
 __all__ = ["ResponseWriter"]
 
@@ -44,6 +44,9 @@ class ResponseWriter(StreamWriter):
             case ev.PartEnded(part):
                 yield from self._complete(event)
                 yield self._event("output_item.done", output_index=part.index, item=self._item_of(part))
+            case ev.QuestionAsked(question):
+                asked = {"question": describe_question(question)}
+                yield self._event("in_progress", response=self.response, plait=asked)
             case ev.ChoiceEnded(answer):
                 self._summarize(answer)
                 self.response["status"] = "incomplete" if answer.cut else "completed"
@@ -102,7 +105,7 @@ class ResponseWriter(StreamWriter):
         name = self.response["id"]
         match part:
             case ev.AnswerText():
-                name = f"msg_{name.removeprefix('resp_')}"
+                name = f"msg_{name.removeprefix('resp_')}" + (f"_{part.index}" if part.follows else "")
                 return {"type": "message", "id": name, "status": "in_progress", "role": "assistant", "content": []}
             case ev.CallPart(call=call):
                 head = {"call_id": call.id, "name": call.function.name}

@@ -321,6 +321,8 @@ class StepEvent(Frozen):
     """Seconds after the run began."""
     record: InstanceOf[StepRecord]
     """The step as it then was."""
+    answer: bool = False
+    """Whether its text is the answer's; see `TextDelta`."""
 
 
 class TextDelta(Frozen):
@@ -340,6 +342,10 @@ class TextDelta(Frozen):
     """Mean log-probability (nats) of the tokens of this text, if asked for."""
     attempt: int = 0
     """Which attempt at the step generated it. The text of another attempt does not continue that of the one before."""
+    reasoning: str = ""
+    """Reasoning that the server sends apart from the text. It comes before the text."""
+    answer: bool = False
+    """Whether the text is the answer's. The text of an agent's turn is, until the turn calls a tool."""
 
 
 class RunEnded(Frozen):

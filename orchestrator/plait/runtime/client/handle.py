@@ -18,7 +18,7 @@ from ...core.budget import Budget
 from ...core.causes import Cause
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish as RunEnd, Progressed, Submitted
-from ...core.plan import Plan
+from ...core.plan import TURN, Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.request import Request
@@ -74,12 +74,14 @@ class NewsQueue:
         item = unread.popleft()
         if not unread or not _is_plain_text(item):
             return item
-        texts = [item.text]
-        while unread and _is_plain_text(then := unread[0]) and then.step == item.step:
-            item = then
-            texts.append(item.text)
+        pieces = [item]
+        while unread and _is_plain_text(then := unread[0]) and then.attempt == item.attempt:
+            pieces.append(then)
             unread.popleft()
-        return item if len(texts) == 1 else item.model_copy(update={"text": "".join(texts)})
+        if len(pieces) == 1:
+            return item
+        joined = {name: "".join([getattr(piece, name) for piece in pieces]) for name in ("text", "reasoning")}
+        return pieces[-1].model_copy(update=joined)
 
 
 def _is_plain_text(item: RunEvent | BaseException) -> TypeGuard[TextDelta]:
@@ -286,7 +288,7 @@ class Handle:
         queue = NewsQueue()
         steps, at = self.steps, self._driver.now() - self.began
         for record in steps:
-            queue.put(StepEvent(at=at, record=record))
+            queue.put(_step_event(at, record, self._driver.machine))
         for question in self.questions:
             queue.put(ApprovalRequested(at=at, question=question))
         if not self._queues:
@@ -419,7 +421,7 @@ def _is_long(result: Result | None) -> bool:
 def news_of(delta: RunDelta, event: Event, began: float) -> list[RunEvent]:
     """Return the run events for an event of a run that began at `began`."""
     at = event.at - began
-    news: list[RunEvent] = [StepEvent(at=at, record=step) for _, step in delta.steps()] if delta.touched else []
+    news: list[RunEvent] = [_step_event(at, step, delta.machine) for _, step in delta.steps()] if delta.touched else []
     text = text_of(event, delta.machine, began) if isinstance(event, Progressed) else None
     return news if text is None else [*news, text]
 
@@ -439,7 +441,31 @@ def text_of(event: Progressed, machine: Machine, began: float) -> TextDelta | No
         tokens=attempt.generated,
         logprob=event.logprob,
         attempt=attempt.id,
+        reasoning=event.reasoning,
+        answer=writes_answer(attempt.node),
     )
+
+
+def _step_event(at: float, record: StepRecord, machine: Machine) -> StepEvent:
+    node = machine.nodes.get(record.step)
+    return StepEvent(at=at, record=record, answer=node is not None and writes_answer(node))
+
+
+def writes_answer(node: Node) -> bool:
+    """Return whether a step's text is the answer's from its first character on: the model call that is the output of
+    its plan, the one whose text is read by the form of the answer, or a turn of an agent."""
+    step, op, root = node.step, node.step.op, node.run.root
+    output = None if root is None else root.output
+    if output is None or op.kind != "think":
+        return False
+    form = node.run.request.output
+    if output is node:
+        return not step.expands and not op.after
+    if form is None:
+        # The turns of an agent within another have a prefix to their names.
+        return step.role == TURN and node.scope.owner is output and step.name.startswith(TURN)
+    is_read = output.deps == (node,) and op.kind == "think" and op.sampling.structured is not None
+    return is_read and not form.wrapped
 
 
 class Questions:

@@ -116,10 +116,14 @@ class ThoughtSplitter:
         """Whether the server sends thoughts in a field of their own."""
         return bool(self._separate)
 
-    def feed(self, text: str, thought: str, is_last: bool) -> bool:
+    def join(self, thought: str, is_last: bool) -> str:
+        """Return a piece of the thoughts' own field in whole characters, before it is fed."""
+        return self._joiner.feed(thought, is_last) if thought else ""
+
+    def feed(self, text: str, thought: str) -> bool:
         """Read a piece and return whether it is thought."""
         if thought:
-            self._separate.append(self._joiner.feed(thought, is_last))
+            self._separate.append(thought)
         if self._block == "over" or not text:
             return bool(thought) and not text
         self._head += text
@@ -412,7 +416,8 @@ class ResponseParser:
     def _feed_readers(self, piece: ResponsePiece) -> Progress | None:
         text = self._text.join(piece.text, piece.is_last)
         self.usage.text_bytes += len(text.encode())
-        is_thought = self.thoughts.feed(text, piece.thought, piece.is_last)
+        thought = self.thoughts.join(piece.thought, piece.is_last)
+        is_thought = self.thoughts.feed(text, thought)
         scores = self.logprobs.feed(piece.logprobs, text, is_thought)
         # Where the server counts nothing, a piece is taken for a token: all servers but those that batch send one each.
         tokens = len(piece.ids) or len(scores) or int(bool(piece.text or piece.thought or piece.tool_calls))
@@ -430,7 +435,7 @@ class ResponseParser:
         if not text and not tokens:
             return None
         mean = sum(scores) / len(scores) if scores else None
-        return Progress(text, tokens, mean, tuple(ids) if self._reports_ids else (), *self.logprobs.groups)
+        return Progress(text, tokens, mean, tuple(ids) if self._reports_ids else (), *self.logprobs.groups, thought)
 
     def _parse_end(self, choice: Mapping[str, Any]) -> None:
         for key in ("stop_reason", "matched_stop"):  # vLLM's name and SGLang's
