@@ -192,6 +192,10 @@ class ChoiceBuilder:
         self._steps: dict[str, StepPart] = {}
 
     @property
+    def _is_raw(self) -> bool:
+        return self._raw and not self._is_turn
+
+    @property
     def has_received(self) -> bool:
         """Whether text has come."""
         return bool(self._received)
@@ -213,7 +217,7 @@ class ChoiceBuilder:
             self._head = text[:_HEAD_CHARS]  # JSON within other text comes at the end, when its place is known
             return
         self._received.append(text)
-        yield from self._grow([("text", text)] if self._raw else self._splitter.feed(text))
+        yield from self._grow([("text", text)] if self._is_raw else self._splitter.feed(text))
 
     def add_step(self, step: StepRecord) -> Iterator[ChoiceEvent]:
         """Add a step that began or ended."""
@@ -278,7 +282,7 @@ class ChoiceBuilder:
     def _rest(self, answer: Answer) -> list[Piece]:
         """Return the pieces of text and reasoning that have not been streamed."""
         written, turn, received = answer.written, answer.message, "".join(self._received)
-        if self._raw:
+        if self._is_raw:
             return [("text", written[len(received) :])]
         if received:
             pieces = self._splitter.close(written[len(received) :], turn.text)

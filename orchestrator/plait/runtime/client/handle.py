@@ -22,8 +22,9 @@ from ...core.plan import TURN, Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.request import Request
-from ...core.result import Finish, Result, Token, as_failure
+from ...core.result import Finish, Result, as_failure
 from ...core.task import Task
+from ...core.tools.calls import loads
 from ...core.tools.context import OPERATOR, Answerer, Question
 from ...core.values import split_reasoning
 from ...machine import Machine, Node, Run
@@ -507,6 +508,7 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
     if failure is not None and finish.usage != failure.usage:
         failure = failure.model_copy(update={"usage": finish.usage})
     nodes = () if run.records is None else run.records.nodes
+    writers = () if result is None else tuple(_calls_that_wrote(result, nodes))
     return Answer(
         run=finish.run,
         status=finish.status,
@@ -515,9 +517,10 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
         value=result.value if result is not None else None,
         why=result.why if result is not None else "",
         data=result.data if result is not None else None,
-        finish=_ended_by(result, nodes),
-        reasoning=_reasoning(result),
-        tokens=_tokens(result, nodes),
+        json_text="" if result is None or isinstance(result.value, str) or not writers else writers[0].text,
+        finish=_ended_by(result, writers),
+        reasoning=_reasoning(result) or next((call.reasoning for call in writers), ""),
+        tokens=() if result is None else result.tokens or next((call.tokens for call in writers if call.tokens), ()),
         anew=tuple(node.outcome.own.anew for node in nodes if node.outcome.own is not None and node.outcome.own.anew),
         failure=failure,
         partial=finish.partial,
@@ -527,27 +530,23 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
     )
 
 
-def _tokens(result: Result | None, nodes: Sequence[Node]) -> tuple[Token, ...]:
-    """Return the tokens of an output: its step's own, or those of the call whose text a join chose."""
-    if result is None or result.tokens:
-        return () if result is None else result.tokens
-    return next((call.tokens for call in _calls_that_wrote(result, nodes) if call.tokens), ())
-
-
-def _ended_by(result: Result | None, nodes: Sequence[Node]) -> Finish | None:
+def _ended_by(result: Result | None, writers: Sequence[Result]) -> Finish | None:
     """Return how the text of an output ended: its step's own, or that of the call whose text a join chose."""
     if result is None or result.finish != "stop":
         return None if result is None else result.finish
-    ends = [call.finish for call in _calls_that_wrote(result, nodes)]
+    ends = [call.finish for call in writers]
     return "length" if ends and all(end == "length" for end in ends) else "stop"
 
 
 def _calls_that_wrote(result: Result, nodes: Sequence[Node]) -> Iterator[Result]:
-    """Yield what model calls ended in that have written an output's text as it is."""
-    text = result.text.strip()
+    """Yield the results of the model calls that have written an output's text as it is, or the JSON of its value."""
+    text, is_json = result.text.strip(), isinstance(result.value, dict | list)
     for node in nodes:
-        if node.outcome.own is not None and node.step.op.kind == "think" and node.outcome.own.text.strip() == text:
-            yield node.outcome.own
+        own = node.outcome.own
+        if own is None or node.step.op.kind != "think":
+            continue
+        if own.text.strip() == text or (is_json and loads(split_reasoning(own.text)[1]) == result.value):
+            yield own
 
 
 def _reasoning(result: Result | None) -> str:
