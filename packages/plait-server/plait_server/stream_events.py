@@ -7,7 +7,7 @@ the calls of the client's functions. Each part begins, grows and ends; then the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from json import JSONDecoder
 from typing import Any, Literal, NamedTuple
@@ -32,6 +32,7 @@ __all__ = [
     "check_answer", "read_choice", "stream_choices", "stream_model_calls", "text_of_step",
 ]  # fmt: skip
 Follow = Literal["", "from_start", "from_now"]
+_WITHOUT_STEPS = ("text", "ask", "answer")
 _TYPED_STARTS = ("{", "<think>")
 """Beginnings of a text that is read by a schema and streamed."""
 _HEAD_CHARS = 64
@@ -354,46 +355,59 @@ async def stream_model_calls(handle: Handle) -> None:
         assert isinstance(event, RunEnded)
 
 
-async def stream_choice(run: ServedRun, raw: bool, follow: Follow) -> AsyncGenerator[ChoiceEvent, None]:
-    """Yield the events of a run; those of its steps if the client wants them.
+class RunReader:
+    """Makes the events of a choice from those of its run.
 
     The answer's text is streamed if the plan's output is one model call, JSON by a schema included, and so is the text
     of each turn of an agent, until the turn calls a tool; else it comes in one piece. A call that is retried is not
-    streamed further: the rest comes with the end.
-
-    Closing the iterator cancels the run, unless `follow` is set: `from_start` yields all events, `from_now` the further
-    ones. `from_now` does not know which text of running steps was already streamed, so it comes in one piece.
+    streamed further: the rest comes with the end. `skipped`: running steps whose text may have been streamed before.
     """
-    handle, steps, output = run.handle, run.steps, f"{run.handle.run}:{run.handle.plan.output}"
-    build, typed = _builder(run, raw), handle.request.output is not None
-    skipped = {step.step for step in handle.steps if step.state == "running"} if follow == "from_now" else set[str]()
-    current, attempt = "", 0
-    async for event in _read_events(run, follow):
-        made: list[Iterator[ChoiceEvent]] = []
+
+    def __init__(self, run: ServedRun, raw: bool, skipped: set[str]) -> None:
+        self._build, self._steps, self._skipped = _builder(run, raw), run.steps, skipped
+        self._output = f"{run.handle.run}:{run.handle.plan.output}"
+        self._has_turns = run.handle.request.output is None
+        self._attempt = 0
+
+    def read(self, event: RunEvent) -> Iterator[ChoiceEvent]:
+        """Yield the events that follow from an event of the run."""
         match event:
-            case TextDelta(answer=True) if event.step not in skipped:
-                is_turn = event.step != output and not typed
-                if event.attempt != attempt and (is_turn or not build.has_received):
-                    made += [build.begin_turn()] if is_turn else []
-                    current, attempt = event.step, event.attempt
-                if event.attempt == attempt:
-                    made.append(build.add_text(event.text, event.reasoning))
-            case TextDelta() if steps:
-                made.append(build.add_step_text(event.step, event.reasoning + event.text))
-            case StepEvent(record=step) if steps and step.kind != "join":
-                if step.step == current and step.tries > 1 and step.step == output:
-                    skipped.add(current)
-                if not event.answer or step.step in skipped:
-                    made.append(build.add_step(step))
+            case TextDelta(answer=True) if event.step not in self._skipped:
+                yield from self._add_text(event)
+            case TextDelta() if self._steps:
+                yield from self._build.add_step_text(event.step, event.reasoning + event.text)
+            case StepEvent(record=step) if self._steps and step.kind != "join":
+                if step.step == self._output and step.tries > 1:
+                    self._skipped.add(step.step)
+                if not event.answer or step.step in self._skipped:
+                    yield from self._build.add_step(step)
             case ApprovalRequested(question=question):
-                made.append(iter((QuestionAsked(question),)))
+                yield QuestionAsked(question)
             case RunEnded(answer=answer):
-                made.append(build.end(answer))
+                yield from self._build.end(answer)
             case _:
                 pass
-        for results in made:
-            for result in results:
-                yield result
+
+    def _add_text(self, event: TextDelta) -> Iterator[ChoiceEvent]:
+        is_turn = self._has_turns and event.step != self._output
+        if event.attempt != self._attempt and (is_turn or not self._build.has_received):
+            self._attempt = event.attempt
+            yield from self._build.begin_turn() if is_turn else ()
+        if event.attempt == self._attempt:
+            yield from self._build.add_text(event.text, event.reasoning)
+
+
+async def stream_choice(run: ServedRun, raw: bool, follow: Follow) -> AsyncGenerator[ChoiceEvent, None]:
+    """Yield the events of a run; those of its steps if the client wants them.
+
+    Closing the iterator cancels the run, unless `follow` is set: `from_start` yields all events, `from_now` the further
+    ones.
+    """
+    running = (step.step for step in run.handle.steps if step.state == "running")
+    reader = RunReader(run, raw, set(running if follow == "from_now" else ()))
+    async for event in run.handle.follow() if follow else run.handle.news(None if run.steps else _WITHOUT_STEPS):
+        for made in reader.read(event):
+            yield made
 
 
 async def stream_choices(
@@ -442,13 +456,6 @@ def read_choice(run: ServedRun, answer: Answer, raw: bool = False) -> ServedChoi
             case _:
                 pass
     raise AssertionError("a choice without an end")
-
-
-def _read_events(run: ServedRun, follow: Follow) -> AsyncIterator[RunEvent]:
-    """Return the events of a run: those for a further follower, or those that the client of the run wants."""
-    if follow:
-        return run.handle.follow()
-    return run.handle.news(None if run.steps else ("text", "ask", "answer"))
 
 
 def check_answer(answer: Answer, must_call: bool = False) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from plait.core.tools.calls import CALL_HEAD, CLOSE, OPEN, ObjectStream
 
 __all__ = ["Piece", "TextSplitter"]
 
-Piece = tuple[Literal["text", "reasoning", "call", "arguments", "ended"], str]
-"""Kind and text. `call`: a call of the function with this name begins; `ended`: it is complete."""
+Piece = tuple[str, str]
+"""Kind and text: `text`, `reasoning`, `call` (the name of the function), `arguments`, `ended`."""
 _THINK, _THINK_END = "<think>", "</think>"
 _HEAD_CHARS = 300
 """Maximum number of characters of a call before its arguments."""

@@ -220,7 +220,8 @@ def test_the_arguments_come_as_they_are_written() -> None:
     texts = [calls.feed([piece(0, "a", "save", parts[0])])]
     texts += [calls.feed([piece(0, None, None, part)]) for part in parts[1:]]
     assert texts == [
-        '<tool_call>{"name": "save", "arguments": {"name": ', '"Rome", ', '"tags": ["\\u003ca>', 'é"]', "}}</tool_call>\n",
+        '<tool_call>{"name": "save", "arguments": {"name": ',
+        '"Rome", ', '"tags": ["\\u003ca>', 'é"]', "}}</tool_call>\n",
     ]  # fmt: skip
     assert read("".join(texts)) == [{"name": "save", "arguments": {"name": "Rome", "tags": ["<a>é"]}}]
 

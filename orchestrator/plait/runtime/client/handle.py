@@ -22,7 +22,7 @@ from ...core.plan import TURN, Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.request import Request
-from ...core.result import Finish, Result, as_failure
+from ...core.result import Result, as_failure
 from ...core.task import Task
 from ...core.tools.calls import loads
 from ...core.tools.context import OPERATOR, Answerer, Question
@@ -508,19 +508,12 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
     if failure is not None and finish.usage != failure.usage:
         failure = failure.model_copy(update={"usage": finish.usage})
     nodes = () if run.records is None else run.records.nodes
-    writers = () if result is None else tuple(_calls_that_wrote(result, nodes))
     return Answer(
         run=finish.run,
         status=finish.status,
         answer=answer,
         verified=verified,
-        value=result.value if result is not None else None,
-        why=result.why if result is not None else "",
-        data=result.data if result is not None else None,
-        json_text="" if result is None or isinstance(result.value, str) or not writers else writers[0].text,
-        finish=_ended_by(result, writers),
-        reasoning=_reasoning(result) or next((call.reasoning for call in writers), ""),
-        tokens=() if result is None else result.tokens or next((call.tokens for call in writers if call.tokens), ()),
+        **({} if result is None else _output_fields(result, nodes)),
         anew=tuple(node.outcome.own.anew for node in nodes if node.outcome.own is not None and node.outcome.own.anew),
         failure=failure,
         partial=finish.partial,
@@ -530,12 +523,21 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
     )
 
 
-def _ended_by(result: Result | None, writers: Sequence[Result]) -> Finish | None:
-    """Return how the text of an output ended: its step's own, or that of the call whose text a join chose."""
-    if result is None or result.finish != "stop":
-        return None if result is None else result.finish
-    ends = [call.finish for call in writers]
-    return "length" if ends and all(end == "length" for end in ends) else "stop"
+def _output_fields(result: Result, nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the fields of an answer that its output has: its step's own, or those of the call whose text a join
+    chose."""
+    writers = list(_calls_that_wrote(result, nodes))
+    is_cut = all(call.finish == "length" for call in writers) if writers and result.finish == "stop" else False
+    apart = split_reasoning(result.value)[0] if isinstance(result.value, str) else ""
+    return {
+        "value": result.value,
+        "json_text": writers[0].text if writers and not isinstance(result.value, str) else "",
+        "why": result.why,
+        "data": result.data,
+        "finish": "length" if is_cut else result.finish,
+        "reasoning": result.reasoning or apart or next((call.reasoning for call in writers), ""),
+        "tokens": result.tokens or next((call.tokens for call in writers if call.tokens), ()),
+    }
 
 
 def _calls_that_wrote(result: Result, nodes: Sequence[Node]) -> Iterator[Result]:
@@ -547,9 +549,3 @@ def _calls_that_wrote(result: Result, nodes: Sequence[Node]) -> Iterator[Result]
             continue
         if own.text.strip() == text or (is_json and loads(split_reasoning(own.text)[1]) == result.value):
             yield own
-
-
-def _reasoning(result: Result | None) -> str:
-    if result is None:
-        return ""
-    return result.reasoning or (split_reasoning(result.value)[0] if isinstance(result.value, str) else "")

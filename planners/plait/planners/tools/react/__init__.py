@@ -12,7 +12,7 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Merge, PlanningContext, Reader
-from plait.core.plan import TURN, Step
+from plait.core.plan import Step
 from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.tool_search import MORE_TOOLS, read_found_tools
@@ -164,7 +164,7 @@ class React(ReactOptions):
                 logprobs=1 if self.n > 1 else self.turn.logprobs or 0,
                 expands=reads,
                 state=state,
-                role=TURN if self.n == 1 and self.dialect == "native" else "",
+                role=self.turn_role,
             )
 
         if self.n == 1:
