@@ -15,7 +15,7 @@ from . import stream_events as ev
 from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, StreamOptions, body_with
 from .client_tools import ToolBody, to_chat_call
 from .conversations import read_chat_messages
-from .dialect import ApiDialect, Record, describe_answer, describe_question, describe_step, sum_usage
+from .dialect import ApiDialect, Record, describe_answer, describe_step, sum_usage
 from .errors import invalid
 from .structured_output import ClientObject
 from .tenants import ServedRun
@@ -186,7 +186,7 @@ class ChatCompletions(ChunkDialect):
             case ev.PartEnded(ev.CallPart(call=call) as part) if self._is_custom(part):
                 yield self._call(place, part, to_chat_call(call, self.body.custom_tools))
             case ev.QuestionAsked(question):
-                yield self._delta(place, {}, plait={"question": describe_question(question)})
+                yield self._delta(place, {}, plait={"question": question.model_dump(mode="json")})
             case ev.ChoiceEnded(answer, tokens):
                 yield self.chunk(_choice(place, {"delta": {}}, answer, tokens), answer)
             case ev.ChoiceFailed(error=error):

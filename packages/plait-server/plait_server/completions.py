@@ -13,7 +13,7 @@ from plait.runtime.client.answer import Answer
 from . import stream_events as ev
 from .bodies import Body, BodyTable, ServedStrategy, StreamOptions
 from .chat import TURN_SEPARATOR, ChunkDialect
-from .dialect import Record, describe_question
+from .dialect import Record
 from .errors import invalid, unsupported
 
 __all__ = ["Completions"]
@@ -107,7 +107,7 @@ class Completions(ChunkDialect):
             case ev.PartDelta(ev.AnswerText(), text):
                 yield self.chunk(_choice(place, text))
             case ev.QuestionAsked(question):
-                yield self.chunk(_choice(place, ""), plait={"question": describe_question(question)})
+                yield self.chunk(_choice(place, ""), plait={"question": question.model_dump(mode="json")})
             case ev.ChoiceEnded(answer, tokens):
                 yield self.chunk(_choice(place, "", answer, tokens), answer)
             case ev.ChoiceFailed(error=error):

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from plait.core.record import StepRecord
 from plait.core.request import Request
 from plait.core.result import Usage
-from plait.core.tools.context import Question
 from plait.runtime.client.answer import Answer
 
 from .bodies import Body, ServedStrategy
@@ -21,8 +20,7 @@ from .http import sse
 from .stream_events import ChoiceEvent, ChoiceFailed, ServedChoice, text_of_step
 from .tenants import ServedRun
 
-__all__ = ["ApiDialect", "Record", "StreamWriter", "describe_answer", "describe_question", "describe_step",
-           "sum_usage", "write_stream"]  # fmt: skip
+__all__ = ["ApiDialect", "Record", "StreamWriter", "describe_answer", "describe_step", "sum_usage", "write_stream"]
 
 Record = dict[str, Any]
 
@@ -113,11 +111,6 @@ def describe_step(step: StepRecord) -> dict[str, Any]:
         "reason": step.reason if step.state in ("failed", "cancelled") else "",
         "cause": step.cause,
     }
-
-
-def describe_question(question: Question) -> dict[str, Any]:
-    """Return the description of an open question for clients; `POST /runs/RUN/answer` answers it."""
-    return {"id": question.id, "text": question.text, "choices": list(question.choices), "step": question.step}
 
 
 def describe_answer(answer: Answer, steps: bool = False) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from . import stream_events as ev
 from .bodies import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, BodyTable, ServedStrategy, body_with, read_path
 from .client_tools import NAME, ClientTools, FunctionTool
 from .conversations import read_blocks
-from .dialect import ApiDialect, Record, describe_answer, describe_question, describe_step
+from .dialect import ApiDialect, Record, describe_answer, describe_step
 from .errors import ApiError, invalid, unsupported
 from .structured_output import ClientObject
 from .tenants import ServedRun
@@ -183,7 +183,7 @@ class Messages(ApiDialect):
             case ev.PartEnded(part):
                 yield {"type": "content_block_stop", "index": part.index}
             case ev.QuestionAsked(question):
-                yield {"type": "ping", "plait": {"question": describe_question(question)}}
+                yield {"type": "ping", "plait": {"question": question.model_dump(mode="json")}}
             case ev.ChoiceEnded(answer):
                 delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
                 plait = describe_answer(answer, self.runs[0].steps)

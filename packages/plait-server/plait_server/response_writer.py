@@ -12,7 +12,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .client_tools import read_input
-from .dialect import Record, StreamWriter, describe_answer, describe_question, describe_step
+from .dialect import Record, StreamWriter, describe_answer, describe_step
 
 __all__ = ["ResponseWriter"]
 
@@ -45,8 +45,8 @@ class ResponseWriter(StreamWriter):
                 yield from self._complete(event)
                 yield self._event("output_item.done", output_index=part.index, item=self._item_of(part))
             case ev.QuestionAsked(question):
-                asked = {"question": describe_question(question)}
-                yield self._event("in_progress", response=self.response, plait=asked)
+                question = {"question": question.model_dump(mode="json")}
+                yield self._event("in_progress", response=self.response, plait=question)
             case ev.ChoiceEnded(answer):
                 self._summarize(answer)
                 self.response["status"] = "incomplete" if answer.cut else "completed"

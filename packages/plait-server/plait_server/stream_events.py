@@ -160,65 +160,54 @@ class ServedChoice:
         return [part.call for part in self.parts if isinstance(part, CallPart)]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class ChoiceBuilder:
-    """Builds the events of one choice. `raw`: the text contains the reasoning and the calls. `typed`: the text is JSON
-    of a schema. `run`: the ids of its calls begin with it."""
+    """Builds the events of one choice."""
 
-    def __init__(
-        self,
-        *,
-        reasoning: bool = True,
-        must_call: bool = False,
-        logprobs: bool = False,
-        raw: bool = False,
-        typed: bool = False,
-        run: str = "",
-    ) -> None:
-        self._wants_reasoning, self._must_call, self._logprobs, self._raw = reasoning, must_call, logprobs, raw
-        self._typed, self._run = typed, run
-        self._parts = 0
-        self._open: AnswerText | ReasoningPart | CallPart | None = None
-        self._has_text = False
-        self._calls = 0
-        """Calls whose part has begun."""
-        self._received: list[str] = []
-        """The text of the answer's model call so far."""
-        self._head = ""
-        """The beginning of a text that is not streamed yet."""
-        self._reasoning: list[str] = []
-        """The same of its reasoning, if the server sends it apart."""
-        self._splitter = TextSplitter()
-        self._is_turn = False
-        """The text is a turn's of an agent, which calls functions of the server."""
-        self._steps: dict[str, StepPart] = {}
-
-    @property
-    def _is_raw(self) -> bool:
-        return self._raw and not self._is_turn
-
-    @property
-    def has_received(self) -> bool:
-        """Whether text has come."""
-        return bool(self._received)
+    run: str = ""
+    reasoning: bool = True
+    """Whether the client wants the reasoning."""
+    must_call: bool = False
+    logprobs: bool = False
+    raw: bool = False
+    """The text contains the reasoning and the calls."""
+    typed: bool = False
+    """The text is JSON of a schema."""
+    received: list[str] = field(default_factory=list[str])
+    """The text of the answer's model call so far."""
+    _head: str = ""
+    """The beginning of a text that is not streamed yet."""
+    _reasoning: str = ""
+    """Its reasoning so far, if the server sends it apart."""
+    _splitter: TextSplitter = field(default_factory=TextSplitter)
+    _is_turn: bool = False
+    """The text is a turn's of an agent, which calls functions of the server."""
+    _parts: int = 0
+    _calls: int = 0
+    """Calls whose part has begun."""
+    _open: AnswerText | ReasoningPart | CallPart | None = None
+    _has_text: bool = False
+    _steps: dict[str, StepPart] = field(default_factory=dict[str, StepPart])
 
     def begin_turn(self) -> Iterator[ChoiceEvent]:
         """Begin the next turn of an agent."""
         yield from self._close_part()
-        self._received, self._reasoning, self._splitter, self._is_turn = [], [], TextSplitter(), True
+        self.received, self._reasoning, self._splitter = [], "", TextSplitter()
+        self._is_turn, self.raw = True, False
 
     def add_text(self, text: str, reasoning: str = "") -> Iterator[ChoiceEvent]:
         """Add text that the answer's model call generated."""
-        if reasoning and not self._raw:
-            self._reasoning.append(reasoning)
+        if reasoning and not self.raw:
+            self._reasoning += reasoning
             yield from self._grow([("reasoning", reasoning)])
         if not text:
             return
         text, self._head = self._head + text, ""
-        if self._typed and not self._received and not text.lstrip().startswith(_TYPED_STARTS):
+        if self.typed and not self.received and not text.lstrip().startswith(_TYPED_STARTS):
             self._head = text[:_HEAD_CHARS]  # JSON within other text comes at the end, when its place is known
             return
-        self._received.append(text)
-        yield from self._grow([("text", text)] if self._is_raw else self._splitter.feed(text))
+        self.received.append(text)
+        yield from self._grow([("text", text)] if self.raw else self._splitter.feed(text))
 
     def add_step(self, step: StepRecord) -> Iterator[ChoiceEvent]:
         """Add a step that began or ended."""
@@ -245,15 +234,15 @@ class ChoiceBuilder:
         if not restarted:
             yield from self._grow(self._rest(answer))
         try:
-            check_answer(answer, self._must_call)
+            check_answer(answer, self.must_call)
             if restarted:
-                status, code, message = _RESTARTED[self._typed]
+                status, code, message = _RESTARTED[self.typed]
                 raise ApiError(status, message, code=code, retry=True)
-            tokens = describe_tokens(answer) if self._logprobs else None
+            tokens = describe_tokens(answer) if self.logprobs else None
         except ApiError as error:
             yield ChoiceFailed(answer, error)
             return
-        calls = () if self._raw else turn.tool_calls[self._calls :]
+        calls = () if self.raw else turn.tool_calls[self._calls :]
         if not self._has_text and not calls and not self._calls:
             yield from self._open_part(AnswerText)
         yield from self._close_part(tokens or (), answer.cut)
@@ -273,26 +262,25 @@ class ChoiceBuilder:
 
     def _is_other(self, answer: Answer) -> bool:
         """Return whether an answer is another text than the one that was streamed."""
-        if answer.written.startswith("".join(self._received)) or not (answer.written or not answer.at_length):
+        if answer.written.startswith("".join(self.received)) or not (answer.written or not answer.at_length):
             return False
         try:  # a model may write on behind its JSON
-            return not self._typed or JSONDecoder().raw_decode(self._splitter.sent.lstrip())[0] != answer.value
+            return not self.typed or JSONDecoder().raw_decode(self._splitter.sent.lstrip())[0] != answer.value
         except ValueError:
             return True
 
     def _rest(self, answer: Answer) -> list[Piece]:
         """Return the pieces of text and reasoning that have not been streamed."""
-        written, turn, received = answer.written, answer.message, "".join(self._received)
-        if self._is_raw:
+        written, turn, received = answer.written, answer.message, "".join(self.received)
+        if self.raw:
             return [("text", written[len(received) :])]
         if received:
             pieces = self._splitter.close(written[len(received) :], turn.text)
             if isinstance(self._open, CallPart):  # the limit of tokens has cut it
                 pieces = [(kind, text.partition(OPEN)[0]) for kind, text in pieces]
             return pieces
-        sent = "".join(self._reasoning)
-        reasoning = turn.reasoning[len(sent) :] if turn.reasoning.startswith(sent) else ""
-        return [("reasoning", reasoning), ("text", turn.text)]
+        is_known = turn.reasoning.startswith(self._reasoning)
+        return [("reasoning", turn.reasoning[len(self._reasoning) :] if is_known else ""), ("text", turn.text)]
 
     def _grow(self, pieces: Sequence[Piece]) -> Iterator[ChoiceEvent]:
         for kind, text in pieces:
@@ -300,13 +288,13 @@ class ChoiceBuilder:
                 case "call" if self._is_turn:
                     yield from self._close_part()
                 case "call":
-                    call = MessageToolCall(id=call_id(self._calls + 1, self._run), function=FunctionCall(name=text))
+                    call = MessageToolCall(id=call_id(self._calls + 1, self.run), function=FunctionCall(name=text))
                     yield from self._begin_call(call)
                 case "ended":
                     yield from self._close_part()
                 case "arguments" if self._is_turn and not isinstance(self._open, CallPart):
                     continue
-                case "reasoning" if not self._wants_reasoning:
+                case "reasoning" if not self.reasoning:
                     continue
                 case "text" | "reasoning" if text:
                     yield from self._open_part(AnswerText if kind == "text" else ReasoningPart)
@@ -345,8 +333,14 @@ class ChoiceBuilder:
 
 
 def _builder(run: ServedRun, raw: bool) -> ChoiceBuilder:
-    wanted = {"reasoning": run.thoughts, "must_call": run.must_call, "logprobs": run.likeliest is not None}
-    return ChoiceBuilder(**wanted, raw=raw, typed=run.handle.request.output is not None, run=run.handle.run)
+    return ChoiceBuilder(
+        run=run.handle.run,
+        reasoning=run.thoughts,
+        must_call=run.must_call,
+        logprobs=run.likeliest is not None,
+        raw=raw,
+        typed=run.handle.request.output is not None,
+    )
 
 
 async def stream_model_calls(handle: Handle) -> None:
@@ -390,7 +384,7 @@ class RunReader:
 
     def _add_text(self, event: TextDelta) -> Iterator[ChoiceEvent]:
         is_turn = self._has_turns and event.step != self._output
-        if event.attempt != self._attempt and (is_turn or not self._build.has_received):
+        if event.attempt != self._attempt and (is_turn or not self._build.received):
             self._attempt = event.attempt
             yield from self._build.begin_turn() if is_turn else ()
         if event.attempt == self._attempt:

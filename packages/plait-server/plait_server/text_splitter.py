@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plait.core.tools.calls import CALL_HEAD, CLOSE, OPEN, ObjectStream
+from plait.core.values import opening
 
 __all__ = ["Piece", "TextSplitter"]
 
@@ -22,17 +23,13 @@ class TextSplitter:
     """
 
     def __init__(self) -> None:
-        self._sent: list[str] = []
+        self.sent = ""
+        """The text that was returned."""
         self._kind = ""
         self._rest = ""
         self._arguments: ObjectStream | None = None
         """The arguments of the call that is being written."""
         self._has_call = self._held = False
-
-    @property
-    def sent(self) -> str:
-        """The text that was returned."""
-        return "".join(self._sent)
 
     def feed(self, text: str, last: bool = False) -> list[Piece]:
         """Add a piece, and return the pieces whose kind is now certain."""
@@ -48,7 +45,7 @@ class TextSplitter:
                 return pieces
         if self._kind == "reasoning":
             reasoning, end, rest = self._rest.partition(_THINK_END)
-            keep = 0 if end or last else _overlap(reasoning, _THINK_END)
+            keep = 0 if end or last else len(opening(reasoning, [_THINK_END]))
             sent = reasoning[: len(reasoning) - keep]
             pieces += [("reasoning", sent)] if sent else []
             self._rest = rest if end else reasoning[len(reasoning) - keep :]
@@ -64,10 +61,10 @@ class TextSplitter:
         if self._arguments is None:
             plain, call, body = self._rest.partition(OPEN)
             if not self._has_call:
-                keep = 0 if call else _overlap(plain, OPEN)
+                keep = 0 if call else len(opening(plain, [OPEN]))
                 sent = plain[: len(plain) - keep].rstrip()  # spaces before a call, or at the end, may be left out
                 self._rest = self._rest[len(sent) :]
-                self._sent.append(sent)
+                self.sent += sent
                 pieces += [("text", sent)] if sent else []
             head = CALL_HEAD.match(body) if call else None
             if head is None:
@@ -88,8 +85,3 @@ class TextSplitter:
         pieces = self.feed(rest, last=True)
         more = content[len(self.sent) :] if content.startswith(self.sent) else ""
         return [*pieces, ("text", more)] if more else pieces
-
-
-def _overlap(text: str, tag: str) -> int:
-    """Return the number of characters at the end of a text that may be the beginning of a tag."""
-    return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)

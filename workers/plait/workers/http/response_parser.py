@@ -14,10 +14,9 @@ from typing import Any, Literal
 from plait.core.interfaces import Progress
 from plait.core.ops import ModelCall
 from plait.core.result import Finish, Result, Source, Sources, Usage
-from plait.core.values import split_reasoning, writable
+from plait.core.values import opening, split_reasoning, writable
 
 from .._shared.function_calls import MOST_CALLS, ToolCallAssembler, sent_names
-from .._shared.stop_texts import opening
 from .._shared.thoughts import CLOSE, OPEN
 from .logprob_trace import LogprobTrace
 from .request_body import ServerDialect, ServerError, finds_stops_itself
@@ -110,20 +109,18 @@ class ThoughtSplitter:
         """The text so far, until the block is over."""
         self._joiner = SurrogateJoiner()
         self._separate: list[str] = []
+        self.separate_piece: str = ""
+        """The last piece of thoughts in a field of their own."""
 
     @property
     def has_field(self) -> bool:
         """Whether the server sends thoughts in a field of their own."""
         return bool(self._separate)
 
-    def join(self, thought: str, is_last: bool) -> str:
-        """Return a piece of the thoughts' own field in whole characters, before it is fed."""
-        return self._joiner.feed(thought, is_last) if thought else ""
-
-    def feed(self, text: str, thought: str) -> bool:
+    def feed(self, text: str, thought: str, is_last: bool) -> bool:
         """Read a piece and return whether it is thought."""
-        if thought:
-            self._separate.append(thought)
+        self.separate_piece = self._joiner.feed(thought, is_last) if thought else ""
+        self._separate += [self.separate_piece] if thought else []
         if self._block == "over" or not text:
             return bool(thought) and not text
         self._head += text
@@ -416,8 +413,7 @@ class ResponseParser:
     def _feed_readers(self, piece: ResponsePiece) -> Progress | None:
         text = self._text.join(piece.text, piece.is_last)
         self.usage.text_bytes += len(text.encode())
-        thought = self.thoughts.join(piece.thought, piece.is_last)
-        is_thought = self.thoughts.feed(text, thought)
+        is_thought = self.thoughts.feed(text, piece.thought, piece.is_last)
         scores = self.logprobs.feed(piece.logprobs, text, is_thought)
         # Where the server counts nothing, a piece is taken for a token: all servers but those that batch send one each.
         tokens = len(piece.ids) or len(scores) or int(bool(piece.text or piece.thought or piece.tool_calls))
@@ -435,7 +431,14 @@ class ResponseParser:
         if not text and not tokens:
             return None
         mean = sum(scores) / len(scores) if scores else None
-        return Progress(text, tokens, mean, tuple(ids) if self._reports_ids else (), *self.logprobs.groups, thought)
+        return Progress(
+            text,
+            tokens,
+            mean,
+            tuple(ids) if self._reports_ids else (),
+            *self.logprobs.groups,
+            self.thoughts.separate_piece,
+        )
 
     def _parse_end(self, choice: Mapping[str, Any]) -> None:
         for key in ("stop_reason", "matched_stop"):  # vLLM's name and SGLang's

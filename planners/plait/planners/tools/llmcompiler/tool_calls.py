@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from plait.core.tools.calls import CALL_HEAD, CLOSE, OPEN, loads, read_calls_in
+from plait.core.values import opening
 
 __all__ = ["MAX_CHARS", "Misread", "NativeCalls"]
 
@@ -95,9 +96,8 @@ class NativeCalls:
             at = end + len(CLOSE)
             out.append("".join(self._lines(loads(body))) or self._held[start:at])
         rest = self._held[at:]
-        keep = next((n for n in range(min(len(OPEN) - 1, len(rest)), 0, -1) if OPEN.startswith(rest[-n:])), 0)
-        self._held = rest[len(rest) - keep :]
-        return "".join(out) + rest[: len(rest) - keep]
+        self._held = opening(rest, [OPEN])
+        return "".join(out) + rest[: len(rest) - len(self._held)]
 
     def _lines(self, value: JsonValue) -> Iterator[str]:
         for name, arguments, why in read_calls_in(value):
