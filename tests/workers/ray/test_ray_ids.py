@@ -21,7 +21,7 @@ from plait.core.events import Job
 from plait.core.result import Failure, Result
 from plait.workers._shared.batch_streams import TokenBatch
 from plait.workers.ray import RayWorker, token_pipe
-from plait.workers.ray.token_pipe import HEAD, IdsIn, IdsOut, LiveJob, TokenBuffer
+from plait.workers.ray.token_pipe import HEAD, ActorJob, IdsIn, IdsOut, TokenBuffer
 from plait.workers.scripted import Reply
 
 HOST = "plait.workers.scripted:Scripted"
@@ -136,9 +136,9 @@ async def test_each_actor_has_a_pipe_of_its_own_and_no_file_is_left() -> None:
     told.close()
 
 
-def live(attempt: int, seen: list[Any], report: bool = False) -> LiveJob:
+def live(attempt: int, seen: list[Any], report: bool = False) -> ActorJob:
     job = Job(attempt=attempt, run="r", step=f"r:{attempt}", op=ModelCall(prompt="x"), report=report)
-    return LiveJob(job, seen.append)
+    return ActorJob(job, seen.append)
 
 
 @pytest.mark.parametrize(("report", "tokens"), [(True, 16), (False, 256)])

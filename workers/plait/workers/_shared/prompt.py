@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from array import array
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,7 +13,6 @@ from plait.core.ops import Function, ModelCall, Text, Tokens
 from plait.core.tools.calls import loads
 
 from .function_calls import function
-from .prompt_cache import PromptKey, find_split_tokens, is_long, prompt_key, split
 
 TAIL_TOKENS = 16
 """Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""
@@ -44,10 +41,6 @@ class Prompter:
         self._fast: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._encode = lru_cache(maxsize=1024)(self._encode_uncached)
         self.stops = lru_cache(maxsize=256)(self._stops)
-        tokens = find_split_tokens(tokenizer, self.template)
-        self._split_before = re.compile("|".join(map(re.escape, tokens))) if tokens else None
-        self._encode_piece = lru_cache(maxsize=512)(lambda piece: array("I", self._encode_uncached(piece, False)))
-        self.make = lru_cache(maxsize=64)(self._make)
 
     def ids(self, think: ModelCall) -> list[int]:
         """Return the token ids of a resolved prompt.
@@ -61,20 +54,7 @@ class Prompter:
 
     def prompt(self, think: ModelCall) -> PromptIds:
         """Do the same, and return whether a continued conversation was rendered again. Raises `EngineError` for
-        images, and for a conversation or settings that the template does not take. Calls of the same conversation share
-        the list of ids, which must not be changed."""
-        made = self.make(prompt_key(think)) if think.chat or is_long(think) else self._prompt(think)
-        if isinstance(made, EngineError):
-            raise made.with_traceback(None)
-        return made
-
-    def _make(self, key: PromptKey) -> PromptIds | EngineError:
-        try:
-            return self._prompt(key.call)
-        except EngineError as error:
-            return error
-
-    def _prompt(self, think: ModelCall) -> PromptIds:
+        images, and for a conversation or settings that the template does not take."""
         if any(message.images for message in think.messages):
             raise Rejected("this engine reads no images: give text alone, or use a server whose model sees (http)")
         if think.chat and self.template:
@@ -92,7 +72,8 @@ class Prompter:
                 case Tokens(ids=ids, within=str(text)):
                     out += self.cut(ids, text)
                 case Text(text=text):
-                    out += self._encode_uncached(text, True) if place == 0 else self._encode_long(text)
+                    encode = self._encode if len(text) <= 4096 else self._encode_uncached
+                    out += encode(text, place == 0)
                 case _:
                     raise ValueError(f"a worker's prompt holds only text and tokens, not {part.kind!r}")
         if think.begin:
@@ -181,10 +162,10 @@ class Prompter:
                     why = str(error)
                     continue
                 if known and text.startswith(so_far):
-                    return PromptIds([*ids, *self._encode_long(text[len(so_far) :] + think.begin)])
+                    return PromptIds([*ids, *self._encode_uncached(text[len(so_far) :] + think.begin, False)])
             why = "the chat template writes an earlier turn in another way" if known else "no token ids of it are known"
         text = self._render(messages, think, False)
-        return PromptIds(self._encode_long(text + think.begin), why)
+        return PromptIds(list(self._encode_uncached(text + think.begin, False)), why)
 
     def _render(self, messages: Sequence[Message], think: ModelCall, raw: bool) -> str:
         """Return a conversation through the chat template, up to where the model's next turn begins; `raw`: with the
@@ -252,13 +233,6 @@ class Prompter:
 
     def _text_of(self, part: Any) -> str:
         return self.text(part.ids) if isinstance(part, Tokens) else part.text
-
-    def _encode_long(self, text: str) -> list[int]:
-        """Return the ids of a text of any length, of which only new pieces are encoded."""
-        ids: list[int] = []
-        for piece in split(text, self._split_before):
-            ids += self._encode_piece(piece)
-        return ids
 
     def _encode_uncached(self, text: str, opening: bool) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=opening))

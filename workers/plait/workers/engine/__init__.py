@@ -12,14 +12,14 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheUpdate, Progress, Tell
-from plait.core.ops import Kind, ModelCall, ToolCall
+from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
@@ -27,8 +27,6 @@ from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.options import takes
 from .._shared.prompt import Prompter
-from .._shared.prompt_cache import PromptKey, is_long, prompt_key
-from .._shared.thoughts import rendered
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
@@ -91,10 +89,6 @@ class Engine(CallbackWorker):
         self._thread: threading.Thread | None = None
         self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
-        """The requests of those whose prompt is rendered."""
-        self._rendering = lru_cache(maxsize=64)(
-            lambda prompter, key: asyncio.create_task(asyncio.to_thread(prompter.make, key))
-        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._keys = itertools.count(1)
         self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
@@ -123,59 +117,31 @@ class Engine(CallbackWorker):
     def begin(self, job: Job, tell: Tell) -> None:
         """Generate for one model call: report progress after each engine step if it streams, then the result."""
         report = self._reports[job.attempt] = Reporter(tell, partial(self._end, job.attempt, tell))
-        if (rendering := self._render(job.op)) is None:
-            self._submit(job, report)
-        else:
-            rendering.add_done_callback(lambda _: self._submit(job, report))
-
-    def _render(self, op: ModelCall | ToolCall) -> asyncio.Task[Any] | None:
-        """Return the task that makes a long prompt in a thread, one for all calls that have it; `None` once its ids are
-        known."""
-        core = self._core
-        if core is None or not isinstance(op, ModelCall) or not is_long(op):
-            return None
-        rendering = self._rendering(core.prompter, prompt_key(rendered(op, core.prompter.template)))
-        return None if rendering.done() else rendering
-
-    def _submit(self, job: Job, report: Reporter) -> None:
-        order = None if report.ended else self._order(job, report)
+        order = self._order(job, report)
         if isinstance(order, EngineRequest):
             order.bare = order.bare and self.on_checkpoint is not None
             self._orders[job.attempt] = order
             self._inbox.put(order)
-        elif order is not None:
-            if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
-                report.push(Progress(order.text))
-            report.push(order)
+            return
+        if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
+            report.push(Progress(order.text))
+        report.push(order)
 
     def _end(self, attempt: int, tell: Tell, end: Result | Failure) -> None:
         self._reports.pop(attempt, None)
-        order = self._orders.pop(attempt, None)
-        if order is None or not order.tops or not isinstance(end, Result):
+        order, core = self._orders.pop(attempt, None), self._core
+        if order is None or not order.tops or not isinstance(end, Result) or core is None:
             tell(end)
             return
         # Decoding up to 20 alternatives of each token takes long: not on the event loop.
-        task = asyncio.create_task(self._spell(order, tell, end))
+        task = asyncio.create_task(_spell(core.prompter, order, tell, end))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _spell(self, order: EngineRequest, tell: Tell, end: Result) -> None:
-        """Report a result with the tokens that spell it."""
-        core = self._core
-        try:
-            assert core is not None
-            told = await asyncio.to_thread(spelled, core.prompter, order.prompt, order.tops, end.text)
-        except Exception as error:
-            tell(as_failure(error))
-        else:
-            tell(end.model_copy(update={"tokens": told}))
 
     async def cancel(self, attempt: int) -> None:
         """Abort a request; its stream then ends with what was generated."""
         if (order := self._orders.get(attempt)) is not None:
             self._inbox.put(order.key)
-        elif (report := self._reports.get(attempt)) is not None:  # its prompt is still being rendered
-            report.push(Result(value="", finish="cancelled"))
 
     async def reload(self, folder: str | Path) -> None:
         """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
@@ -192,9 +158,7 @@ class Engine(CallbackWorker):
 
     async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the tokens of a prompt."""
-        if (rendering := self._render(op)) is not None:
-            await asyncio.wait([rendering])
-        return len(self._core.prompter.ids(rendered(op, self._core.prompter.template))) if self._core else None
+        return len(self._core.prompter.ids(op)) if self._core is not None else None
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what vLLM says of its prefix cache (`kv_events`)."""
@@ -346,3 +310,13 @@ class Engine(CallbackWorker):
         for report in list(self._reports.values()):
             report.push(failure)
         self._gone.set()
+
+
+async def _spell(prompter: Prompter, order: EngineRequest, tell: Tell, end: Result) -> None:
+    """Report a result with the tokens that spell it."""
+    try:
+        tokens = await asyncio.to_thread(spelled, prompter, order.prompt, order.tops, end.text)
+    except Exception as error:
+        tell(as_failure(error))
+    else:
+        tell(end.model_copy(update={"tokens": tokens}))

@@ -27,7 +27,7 @@ from . import cluster
 from .actor import ActorHost, EngineOutputs, load
 from .actor_calls import SILENCE_LIMIT_S, answered, first_line, hangs, reply
 from .quarantine import Quarantine
-from .token_pipe import LiveJob, TokenBuffer
+from .token_pipe import ActorJob, TokenBuffer
 
 __all__ = ["Quarantine", "RayWorker", "pool"]
 
@@ -91,7 +91,7 @@ class RayWorker(CallbackWorker):
         self.name = name
         self.identity = ""
         self._quarantine = quarantine or Quarantine()
-        self._live: dict[int, LiveJob] = {}
+        self._live: dict[int, ActorJob] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         """Suspects that wait for their turn."""
         # An engine's own pace tells how long a step may take; how long another worker is silent by nature is not known.
@@ -154,7 +154,7 @@ class RayWorker(CallbackWorker):
     def begin(self, job: Job, tell: Tell) -> None:
         """Send a job to the actor, and pass on its reports."""
         turn = self._quarantine.turn(job)
-        live = self._live[job.attempt] = LiveJob(job, tell, partial(self._end, job, turn, tell))
+        live = self._live[job.attempt] = ActorJob(job, tell, partial(self._end, job, turn, tell))
         if turn is None:
             self._submit(live)
             return
@@ -162,7 +162,7 @@ class RayWorker(CallbackWorker):
         waiting = self._waiting[job.attempt] = asyncio.ensure_future(turn.acquire())
         waiting.add_done_callback(lambda _: self._submit(live, waiting.cancelled()))
 
-    def _submit(self, live: LiveJob, is_cancelled: bool = False) -> None:
+    def _submit(self, live: ActorJob, is_cancelled: bool = False) -> None:
         if is_cancelled:
             live.push(Result(value="", finish="cancelled"))
         elif (refusal := self._quarantine.refusal(live.job)) is not None:

@@ -113,7 +113,7 @@ class IdsIn:
         self.unlink()
 
 
-class LiveJob(Reporter):
+class ActorJob(Reporter):
     """A job of an actor; it keeps progress that is token ids and nothing else."""
 
     __slots__ = ("_count", "_kept", "_limit", "is_sent", "job")
@@ -147,7 +147,7 @@ class LiveJob(Reporter):
 class TokenBuffer:
     """Keeps the token ids of running jobs that an actor reports, until its death."""
 
-    def __init__(self, live: Mapping[int, LiveJob]) -> None:
+    def __init__(self, live: Mapping[int, ActorJob]) -> None:
         """`live`: the running jobs by attempt."""
         self._live = live
         self._pipe: IdsIn | None = None
