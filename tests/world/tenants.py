@@ -112,10 +112,10 @@ class Tenants:
         message = ""
         with contextlib.suppress(ValueError, KeyError, TypeError):
             message = said.json()["error"]["message"]
-        self.found.tally[f"refused {said.status_code}"] += 1
+        self.found.tally[f"refused {said.status_code}{' of the limit' * ('insufficient_quota' in said.text)}"] += 1
         if not message:
             self.found.silent.append(f"{what}: {said.status_code} without a reason: {said.text[:200]!r}")
-        if said.status_code not in REASONS:
+        if said.status_code not in REASONS or (said.status_code == 429 and not what.endswith(" dee")):
             self.found.blamed.append(f"{what}: {said.status_code} {message[:200]}")
 
     async def whole(self, name: str, server: str, mark: str, model: str = "q", **more: Any) -> dict[str, Any] | None:
