@@ -324,9 +324,9 @@ def find_split_tokens(tokenizer: Any, template: str) -> list[str]:
     # `normalized` tokens are found later, in each piece alone.
     added = [token for token in fast.get_added_tokens_decoder().values() if not token.normalized]
     # `lstrip` and `single_word` depend on the character before a token.
-    named = [each.content for each in added if not (each.lstrip or each.single_word) and each.content in template]
+    free = [token.content for token in added if not (token.lstrip or token.single_word)]
     # A token that begins before this one and overlaps it has this one's first character within it.
-    safe = [token for token in named if not any(token[0] in each.content[1:] for each in added)]
+    safe = [token for token in free if token in template and not any(token[0] in other.content[1:] for other in added)]
     return [token for token in safe if _is_split(tokenizer, token)]
 
 

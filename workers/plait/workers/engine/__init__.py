@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
@@ -36,12 +36,6 @@ from .vllm import REPORTS, Core
 from .vllm_process import first_line
 
 __all__ = ["Engine"]
-
-T = TypeVar("T")
-
-
-def _in_thread(work: Callable[..., T], *args: object) -> asyncio.Future[T]:
-    return asyncio.get_running_loop().run_in_executor(None, work, *args)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +90,9 @@ class Engine(CallbackWorker):
         self._thread: threading.Thread | None = None
         self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
-        self._rendering = lru_cache(maxsize=64)(lambda prompter, key: _in_thread(prompter.make, key))
+        self._rendering = lru_cache(maxsize=64)(
+            lambda prompter, key: asyncio.get_running_loop().run_in_executor(None, prompter.make, key)
+        )
         self._keys = itertools.count(1)
         self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
         self.lost = ""
@@ -158,7 +154,8 @@ class Engine(CallbackWorker):
             tell(end)
             return
         # Decoding up to 20 alternatives of each token takes long: not on the event loop.
-        tokens = _in_thread(spelled, core.prompter, order.prompt, order.tops, end.text)
+        spell = partial(spelled, core.prompter, order.prompt, order.tops, end.text)
+        tokens = asyncio.get_running_loop().run_in_executor(None, spell)
         tokens.add_done_callback(lambda _: tell(_with_tokens(end, tokens)))
 
     async def cancel(self, attempt: int) -> None:
