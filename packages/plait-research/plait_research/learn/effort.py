@@ -56,7 +56,7 @@ def effort(
     common: Common,
 ) -> None:
     """Calibrate a planner that spends effort by numbers: `scale` by default, `takeover`, `ssr`, `mars`,
-    `route:criterion=record`.
+    `route-record`.
 
     With `--problems` each is run with `--planner` so that it makes records: `scale` does every step the easy way, the
     draft of `takeover` writes all segments, and each is scored. Without, the runs of that planner in journals are
