@@ -18,13 +18,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError, PluginError, UsageError
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.sync import Orchestrator
+from plait.runtime.plugins import entry_points
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_research.learning import LearningPlanner, RunOutcome
 from plait_research.planners.mars import Mars
 from plait_research.planners.route_record import RouteRecord, contenders
 from plait_research.planners.scale import Scale
@@ -389,3 +390,11 @@ def test_after_500_requests_it_is_within_two_points_of_the_best() -> None:
             if number >= 500:
                 lost.append(max(shares) - shares[place])
     assert sum(lost) / len(lost) < 0.02
+
+
+async def test_without_plait_research_feedback_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_points, "find_hook", lambda name: None)
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="x")])], journal="off") as orchestrator:
+        assert (await orchestrator.run("Why?")).answer == "x"
+        with pytest.raises(UsageError, match=r"plait\[research\]"):
+            await orchestrator.lessons.feedback("r", 1.0)

@@ -290,7 +290,8 @@ _HOSTILE = [
     {"name": "fixed", "options": {"path": "/etc/hostile"}}, {"name": "judged", "options": {"judge": {"model": "big"}}},
     {"name": "layers", "options": {"models": ["big"]}}, {"name": "single", "options": {"answer": {"model": "big"}}},
     {"name": "react", "options": {}}, {"name": "route-record", "options": {"path": "/etc/hostile"}},
-    "judged:judge.model=big", {"name": "code-search", "options": {"tool": "look"}}, {"name": "tool", "options": {"tool": "look"}},
+    "judged:judge.model=big", {"name": "code-search", "options": {"tool": "look"}},
+    {"name": "tool", "options": {"tool": "look"}},
 ]  # fmt: skip
 
 

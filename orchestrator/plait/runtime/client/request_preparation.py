@@ -27,7 +27,6 @@ from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
 from ..plugins.trust import is_untrusted, named, trust
 from .config import Config
-from .learned_state import with_learned
 from .pricing import demand
 from .profile import AUTO, settled
 
@@ -281,8 +280,7 @@ class Briefs:
             spec = settled(spec, self._plugins, self._config, request.budget)
         planner = self._plugins.class_of("planner", spec.name)
         assert issubclass(planner, Planner)
-        if "path" in spec.options:
-            spec = with_learned(spec, planner, request)
+        spec = planner.resolve_options(spec, request)
         options = dict(spec.options)
         if request.n is not None:
             if "n" not in planner.model_fields:

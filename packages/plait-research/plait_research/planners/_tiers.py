@@ -10,13 +10,13 @@ from pydantic import Field, JsonValue, TypeAdapter, model_validator
 from plait.core.declarations import Free
 from plait.core.flow import Flow, flow_step
 from plait.core.interfaces import PlanningContext, Reader
-from plait.core.learning import LearningPlanner
 from plait.core.ops import Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.planners._shared.delegation import build_planner, delegated_reader, mark_owner
 from plait.planners._shared.steps import OnResult, through
 
+from ..learning import LearningPlanner
 from ..route.ranking import MOST_TIERS, Tier, TierFit
 
 __all__ = ["Candidates", "Fit", "TieredPlanner", "tier_name", "tier_plan"]

@@ -6,7 +6,6 @@ from pydantic import Field, JsonValue, model_validator
 
 from plait.core.declarations import Fidelity
 from plait.core.interfaces import PlanningContext, Reader
-from plait.core.learning import RunOutcome
 from plait.core.ops import Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
@@ -14,6 +13,7 @@ from plait.core.task import Task
 from plait.core.values import as_text
 from plait.planners._shared.steps import OnResult
 
+from ..learning import RunOutcome
 from ..route.features import answer_features, features, vote_share, word_features
 from ..route.ranking import Ranking, Tier, TierFit
 from ._tiers import Candidates, Fit, TieredPlanner, tier_name, tier_plan

@@ -10,12 +10,12 @@ from statistics import NormalDist
 from pydantic import Field, JsonValue
 
 from plait.core.interfaces import PlanningContext
-from plait.core.learning import RunOutcome
 from plait.core.ops import Plugin
 from plait.core.plan import Plan
 from plait.core.vocabulary import Confidence
 from plait.planners._shared.steps import derive
 
+from ..learning import RunOutcome
 from ..route.ranking import Tier, TierFit
 from ._tiers import Candidates, Fit, TieredPlanner, tier_plan
 
