@@ -21,7 +21,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
             "speculate", "ssr", "takeover", "think-summarize",
         ),
         "policy": ("deepconf", "deepconf-consensus"),
-        "merge": ("alike", "distinct", "shortest-majority"),
+        "merge": ("alike", "distinct", "runtime", "shortest-majority"),
         "search": ("dvts", "ets", "lats", "particle", "rebase", "stride"),
         "scorer": ("perplexity", "reward-model"),
         "command": (

@@ -18,12 +18,11 @@ from plait.core.ops import Plugin, ToolCall
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
-from plait.runtime.client.profile import profile_file
 from plait.runtime.journal.code_trust import refuse_names
 from plait.runtime.journal.directory import default_folder, entries
 
 from .simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
-from .simulation.engine_profile import EngineProfile
+from .simulation.engine_profile import EngineProfile, profile_file
 from .simulation.workload import Spread, WorkloadReport, simulate_workload
 
 __all__ = ["calibrate", "compared", "probe"]

@@ -30,7 +30,7 @@ from ...core.request import Request
 from ...core.rights import Rights
 from ...core.sampling import Generation, Sampling, StructuredOutput
 from ...core.task import Task
-from ...runtime.client.profile import AUTO
+from ...runtime.client.request_preparation import AUTO
 from ...runtime.plugins.loader import Plugins
 
 __all__ = ["ROWS", "Check", "check", "leaves", "option_check"]

@@ -32,8 +32,8 @@ GROUPS = {
 }
 """The group of entry points for each kind of plugin."""
 HOOKS = "plait.hooks"
-"""The group of functions that plait calls if a side distribution offers them: `forecast` for `plait plan --price`, and
-`lessons` for planners that learn."""
+"""The group of functions that plait calls if a side distribution offers them: `forecast` for `plait plan --price`,
+`lessons` for planners that learn, `auto-width` for `n=auto`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from plait.core.errors import ConfigError
-from plait.runtime.client.profile import machine
 
-from .engine_profile import EngineProfile
+from .engine_profile import EngineProfile, machine
 
 __all__ = ["RecordedAttempt", "fit"]
 

@@ -8,7 +8,7 @@ of n to end is a sum of binomials. Lengths are tokens; seconds follow from a dec
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 __all__ = ["Branches", "Step", "max_branches_within"]
@@ -60,14 +60,7 @@ def max_branches_within(
         reached = (time for time, chance in zip(times, chances, strict=True) if chance >= quantile)
         return next(reached, math.inf) <= latency
 
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(range(1, most + 1), True, key=lambda n: not fits(n))
 
 
 def _probability_at_least(n: int, k: int, p: float) -> float:
