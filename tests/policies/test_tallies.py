@@ -20,16 +20,15 @@ from plait.core.view import Branch
 from plait.machine import steps, views
 from plait.policies._ballots import VoteTally, group_by_answer, read_claim, read_roll, top_two
 from plait.policies._stopping import Poll
-from plait.policies.merge.best_of import BestOf
-from plait.policies.merge.synthesis_drafts import SynthesisDrafts
+from plait.policies.merge.best import BestOf
+from plait.policies.merge.synthesis import SynthesisDrafts
 from plait.policies.merge.votes import Majority
-from plait.policies.stop.cges import CGES
-from plait.policies.stop.confident import Confident
+from plait.policies.stop.confidence import CGES, Confident
 from plait.policies.stop.saturation import Saturation
 from plait.policies.stop.semantic_entropy import SemanticEntropy
 from plait.policies.stop.votes import ESC, Futility
 from plait.runtime.plugins.loader import Plugins
-from plait_research.policies.stop.deepconf_consensus import DeepConfConsensus
+from plait_research.policies.prune.deepconf import DeepConfConsensus
 from plait_research.simulation.simulator import Host, LatencyModel, simulate
 from tests.policies.branches import LETTERS, branch, branches, confident, ended
 

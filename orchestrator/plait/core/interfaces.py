@@ -6,11 +6,10 @@ and the journal's header come for free. This file fixes what each may see and sa
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Annotated, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 from pydantic import Field, JsonValue, SkipValidation
 
@@ -119,26 +118,6 @@ class Planner(WithCallConfigs):
             f"{type(self).__name__} planned {step.name!r} (role {step.role!r}) to expand but has no reader for it. A "
             "run that another version of plait began may have no roles: submit it again"
         )
-
-
-class Lessons(Protocol):
-    """Lets planners learn from ended runs. plait-research has the implementation."""
-
-    def follow(self, request: Request, task: Task, finished: asyncio.Future[Any]) -> None:
-        """Have a run's planner learn when the run has ended."""
-        ...
-
-    async def feedback(self, run: str, right: float) -> bool:
-        """Rate the answer of an ended run, from 0 (wrong) to 1 (right); return whether its planner learned from it."""
-        ...
-
-    async def counted(self, run: str) -> bool:
-        """Return whether a planner has learned from a run, once that is written."""
-        ...
-
-    async def settled(self, path: JsonValue = None) -> None:
-        """Wait until the feedback of ended runs is written: to one path, or to all."""
-        ...
 
 
 def demand_size(planner: Planner, brief: PlanningContext) -> None:

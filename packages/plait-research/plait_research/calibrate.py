@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,14 +86,9 @@ def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tu
             refuse_names(path)
             attempts_there, stops = recorded(path)
             # workers of two journals are two workers: their times have nothing to do with one another
-            attempts += [_of(at, attempt) for attempt in attempts_there]
+            attempts += [replace(attempt, worker=f"{at}:{attempt.worker}") for attempt in attempts_there]
             aborts += stops
     return attempts, aborts
-
-
-def _of(number: int, attempt: RecordedAttempt) -> RecordedAttempt:
-    fields = {name: getattr(attempt, name) for name in RecordedAttempt.__slots__}
-    return RecordedAttempt(**{**fields, "worker": f"{number}:{attempt.worker}"})
 
 
 async def probe(config: Config, journal: Path) -> None:

@@ -30,7 +30,7 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.runtime.client.answer import Answer
 
-__all__ = ["LearningPlanner", "Lessons", "RunOutcome", "learn", "outcome_of"]
+__all__ = ["LearnedRuns", "LearningPlanner", "RunOutcome", "learn", "outcome_of"]
 
 log = logging.getLogger("plait.client")
 
@@ -145,7 +145,7 @@ class _PastRun:
     """Its planner has learned from it."""
 
 
-class Lessons:
+class LearnedRuns:
     """Let planners learn from ended runs, and keep the last runs for later feedback of a caller.
 
     Files are locked, read and written in a thread, those of one path in the order in which the runs have ended. The

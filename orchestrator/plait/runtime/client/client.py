@@ -24,7 +24,7 @@ from ...core.addresses import allow
 from ...core.errors import ConfigError, UsageError
 from ...core.events import Submitted
 from ...core.flow import Flow
-from ...core.interfaces import Lessons, PlanningContext, Worker
+from ...core.interfaces import PlanningContext, Worker
 from ...core.plan import Plan
 from ...core.provenance import Provenance, facts, models_of
 from ...core.renamed import accept
@@ -47,7 +47,7 @@ from ..journal.writer import Recorder
 from ..plugins.entry_points import demand_hook
 from ..plugins.loader import Plugins
 from ..plugins.trust import trust
-from .answer import Answer, Mode, RunEvent
+from .answer import Answer, Lessons, Mode, RunEvent
 from .config import Config
 from .flow import LiveFlow, ProgramFlow
 from .handle import Handle, Questions, read_answer

@@ -10,7 +10,8 @@ from plait.core.declarations import Fidelity
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.task import Task
 from plait.core.view import Branch
-from plait_research.runtime_distribution import Branches, max_branches_within
+
+from ...auto_width import Branches, max_branches_within
 
 __all__ = ["Runtime"]
 
