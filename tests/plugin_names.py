@@ -6,6 +6,8 @@ import importlib
 import importlib.metadata
 from pathlib import Path
 
+from plait.runtime.plugins.entry_points import GROUPS
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -29,7 +31,8 @@ def sharing(module: str) -> list[str]:
     """Return the classes of the plugins that share a file: of `plait.policies` by its `SHARED`, of a side distribution
     by its entry points."""
     if not module.startswith("plait."):
-        offered = {entry.attr for entry in importlib.metadata.entry_points() if entry.module == module}
+        entries = [entry for group in GROUPS.values() for entry in importlib.metadata.entry_points(group=group)]
+        offered = {entry.attr for entry in entries if entry.module == module}
         return list(offered) if len(offered) > 1 else []
     family, _, file = module.rpartition(".")
     homes: dict[str, str] = {}
