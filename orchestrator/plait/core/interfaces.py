@@ -100,6 +100,11 @@ class Planner(WithCallConfigs):
         return n if isinstance(n, int) else 1
 
     @classmethod
+    def resolve_options(cls, spec: Plugin, request: Request) -> Plugin:
+        """Return the planner of a request with options that are known elsewhere, such as learned ones."""
+        return spec
+
+    @classmethod
     def says_answer(cls) -> tuple[str, ...]:
         """Return the names of the prompts that write the answer, as far as there are prompts of these names."""
         fields = cls.model_fields

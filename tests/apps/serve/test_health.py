@@ -11,12 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.core.errors import ConfigError, EngineError
+from plait.core.errors import ConfigError, EngineError, RunTaken
 from plait.runtime.client.config import Config
 from plait.runtime.journal import documents, sqlite
 from plait.workers.http import Http
 from plait.workers.scripted import Reply
 from plait_server import health
+from plait_server.errors import of_error
 from plait_server.settings import Settings, Tenant, Upstream, workers_of
 from plait_server.tenants import hashed, new_key
 from tests.workers.http.fake_server import FakeServer, Fault
@@ -185,6 +186,13 @@ async def test_a_store_that_cannot_be_written_is_503_and_not_ready_while_it_last
         assert (await http.post("/v1/responses", json=body)).status_code == 200
     assert len(warnings("requests fail and the server is not ready")) == 1
     assert len(warnings("can be stored again")) == 1
+
+
+def test_a_run_that_another_process_took_over_is_the_operators_problem() -> None:
+    """A server that is cut off from its store loses its runs; that was a 409 with the store's address."""
+    failure = of_error(RunTaken("postgresql://db:5432/plait#7: this process had said nothing for too long"))
+    assert failure.status == 503 and int(failure.headers["retry-after"]) > 0
+    assert "db" not in failure.message
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])

@@ -12,11 +12,11 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.step_handles import StepHandle
 from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
 
+from ..learning import LearningPlanner, RunOutcome
 from ._relay import Piece, Relay
 
 __all__ = ["Takeover", "p_value"]

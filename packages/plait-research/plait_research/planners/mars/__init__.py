@@ -12,11 +12,11 @@ from pydantic import Field, JsonValue, field_validator
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Trajectory
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
 from plait.planners._shared.steps import derive
 
+from ...learning import LearningPlanner, RunOutcome
 from .rule import LineLooks, Look, SteadyVote, Switching, calibrate, find_leader, is_safe, to_features
 
 __all__ = ["Mars"]

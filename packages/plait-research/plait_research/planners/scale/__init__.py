@@ -13,12 +13,12 @@ from pydantic import JsonValue
 
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
-from plait.core.learning import RunOutcome
 from plait.core.ops import Part as Piece, Text
 from plait.core.step_handles import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 from plait.planners._shared.steps import shorten
-from plait.planners._shared.sub_problems import HARDEST, GraphText, Part
 
+from ...learning import RunOutcome
+from .._sub_problems import HARDEST, GraphText, Part
 from .options import ScaleOptions
 from .paper import run_in_order
 

@@ -15,11 +15,11 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.step_handles import JoinHandle, Promise, StepFailed
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
 
+from ...learning import LearningPlanner, RunOutcome
 from .._relay import Piece, Relay
 from .strategies import POOL, Strategy, choose
 

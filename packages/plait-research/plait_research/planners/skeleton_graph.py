@@ -15,9 +15,9 @@ from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Threshold
+from plait.planners._shared.steps import Asker, direct_fallback_join, fallback_reader, shorten
 
-from ..._shared.steps import Asker, direct_fallback_join, fallback_reader, shorten
-from ..._shared.sub_problems import HARDEST, GraphText, Part
+from ._sub_problems import HARDEST, GraphText, Part
 
 __all__ = ["SkeletonGraph"]
 

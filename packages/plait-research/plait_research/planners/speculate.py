@@ -14,8 +14,7 @@ from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import Depth, Rounds, Threshold, Width
-
-from .._shared.conversation import ToolConversation, ToolTurns, Turn
+from plait.planners._shared.conversation import ToolConversation, ToolTurns, Turn
 
 __all__ = ["Speculate", "SpeculationRecord", "best_window"]
 

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from plait.core.declarations import Fidelity
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
-from plait.core.runtime_distribution import Branches, max_branches_within
 from plait.core.task import Task
 from plait.core.view import Branch
+
+from ...auto_width import Branches, max_branches_within
 
 __all__ = ["Runtime"]
 

@@ -14,9 +14,15 @@ from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
 from plait.core.planning import CallOptions
 from plait.core.vocabulary import Deadline, MaxInputTokens, N, Quorum, StopOnVerified
-
-from .._shared.drafts import Draft, find_verified, format_histogram, read_drafts, render_block, render_drafts
-from .._shared.steps import Asker
+from plait.planners._shared.drafts import (
+    Draft,
+    find_verified,
+    format_histogram,
+    read_drafts,
+    render_block,
+    render_drafts,
+)
+from plait.planners._shared.steps import Asker
 
 __all__ = ["ThinkSummarize"]
 

@@ -1,11 +1,3 @@
-"""The tables of a store in PostgreSQL, as the steps that lead there: each is done once, in order, and never changed."""
-
-from __future__ import annotations
-
-__all__ = ["MIGRATIONS"]
-
-MIGRATIONS = (
-    """
 CREATE TABLE plait.processes (
     id text PRIMARY KEY, host text NOT NULL, pid int NOT NULL, began timestamptz NOT NULL DEFAULT now(),
     beat timestamptz NOT NULL DEFAULT now(), lease interval NOT NULL, over boolean NOT NULL DEFAULT false
@@ -56,30 +48,3 @@ BEGIN
     PERFORM 1 FROM plait.processes p WHERE p.id = process AND NOT p.over FOR SHARE;
     IF NOT FOUND THEN RAISE EXCEPTION 'the process is over'; END IF;
 END $$;
-""",
-    """
-CREATE TABLE plait.counters (
-    name text NOT NULL, span bigint NOT NULL, place int NOT NULL, n double precision NOT NULL,
-    PRIMARY KEY (name, span, place)
-);
-""",
-    """
-ALTER TABLE plait.events ADD COLUMN actions bytea;
-CREATE INDEX ON plait.events (journal, run);
-CREATE TABLE plait.marks (
-    journal bigint NOT NULL, run text NOT NULL, seq bigint NOT NULL, PRIMARY KEY (journal, run, seq)
-);
-""",
-    """
-ALTER TABLE plait.processes ADD COLUMN pool text NOT NULL DEFAULT '', ADD COLUMN wants int NOT NULL DEFAULT 0;
-""",
-    """
-ALTER TABLE plait.documents ADD COLUMN head bytea NOT NULL DEFAULT '', ADD COLUMN size bigint NOT NULL DEFAULT 0;
-UPDATE plait.documents SET size = length(body);
-CREATE INDEX ON plait.documents (kind, owner, at, id);
-CREATE TABLE plait.labels (
-    kind text NOT NULL, id text NOT NULL, name text NOT NULL, value text NOT NULL, PRIMARY KEY (kind, id, name)
-);
-""",
-)
-"""Format of each: what psycopg runs as one script."""

@@ -1,4 +1,4 @@
-"""How many branches of one prompt end within a time, from the recorded lengths of branches like them.
+"""`n=auto`: the number of branches that end in time, by the calibrated pace of the model (a hook of plait).
 
 As in "Predicting the runtime of parallel local search" (arXiv 2403.08790) branches are independent draws, so the k-th
 of n to end is a sum of binomials. Lengths are tokens; seconds follow from a decoding step of n sequences
@@ -8,10 +8,23 @@ of n to end is a sum of binomials. Lengths are tokens; seconds follow from a dec
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
 
-__all__ = ["Branches", "Step", "max_branches_within"]
+from plait.core.budget import Budget
+from plait.core.errors import UsageError
+from plait.core.interfaces import Planner
+from plait.core.ops import Plugin
+from plait.runtime.client.config import Config
+from plait.runtime.client.request_preparation import AUTO
+from plait.runtime.plugins.loader import Plugins
+
+from .simulation.engine_profile import load_engine, profile_file
+
+__all__ = ["Branches", "Step", "choose_width", "max_branches_within"]
+
 
 Step = Callable[[float], float]
 """Seconds of a decoding step, by the number of sequences."""
@@ -60,14 +73,7 @@ def max_branches_within(
         reached = (time for time, chance in zip(times, chances, strict=True) if chance >= quantile)
         return next(reached, math.inf) <= latency
 
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(range(1, most + 1), True, key=lambda n: not fits(n))
 
 
 def _probability_at_least(n: int, k: int, p: float) -> float:
@@ -83,3 +89,34 @@ def _probability_at_least(n: int, k: int, p: float) -> float:
         if i < n:
             term += math.log((n - i) / (i + 1)) + odds
     return min(1.0, total)
+
+
+def choose_width(spec: Plugin, plugins: Plugins, config: Config, budget: Budget) -> Plugin:
+    """Return a planner with a number instead of `auto`: the maximum number of branches that all end within the
+    budget's seconds with probability 0.9, by the recorded lengths of such steps and the engine's pace, on one engine
+    with nothing else to do. At least one.
+
+    Raises `UsageError` without a limit of seconds and where the model is not calibrated on this machine.
+    """
+    if spec.options.get("n") != AUTO:
+        return spec
+    planner = cast("type[Planner]", plugins.class_of("planner", spec.name))
+    if "n" not in planner.model_fields:  # the planner's own refusal is clearer
+        return spec
+    if budget.seconds is None:
+        raise UsageError("n=auto takes as many branches as end in time: say how long that is (seconds)")
+    path = profile_file(config.model)
+    if not path.exists():
+        raise UsageError(
+            f"n=auto needs to know how fast {Path(config.model).name} is here, and it is uncalibrated: "
+            "run `plait simulate calibrate --probe`, or give n as a number"
+        )
+    profile = load_engine(path)
+    known = next((recorded for name, recorded in profile.lengths.items() if name.startswith(spec.name)), ())
+    lengths = known or tuple(length for recorded in profile.lengths.values() for length in recorded)
+    made = plugins.planner(Plugin(name=spec.name, options={**spec.options, "n": 1}))
+    prompts = (getattr(made, name) for name in planner.says_answer())
+    limit = max((prompt.max_tokens or 0 for prompt in prompts), default=0) or 512
+    branches = Branches([max(1, min(length, limit)) for length in lengths or (limit,)])
+    number = max_branches_within(budget.seconds - profile.dispatch, branches, profile.step)
+    return Plugin(name=spec.name, options={**spec.options, "n": max(1, number)})

@@ -7,12 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from .values import Frozen
-from .vocabulary import OnePlugin
+from plait.core.declarations import Access, Free
+from plait.core.values import Frozen
+from plait.core.vocabulary import OnePlugin
 
 __all__ = ["MOST_TIERS", "Odds", "Pattern", "Ranking", "Tier", "TierFit"]
 
@@ -25,7 +26,7 @@ class Odds(Frozen):
 
     bias: float = Field(default=0.0, allow_inf_nan=False)
     """Log-odds where all features are in the middle."""
-    weights: dict[str, float] = {}
+    weights: Annotated[dict[str, float], Free()] = {}
     """What each feature adds to them, for a standard deviation above the middle."""
 
     def chance(self, standard: Mapping[str, float]) -> float:
@@ -38,13 +39,13 @@ class Tier(Odds):
     """A planner that a request may be given to, and what is known of it. A planner alone, `sample:n=8`, is a tier of
     which nothing is known."""
 
-    planner: OnePlugin
+    planner: Annotated[OnePlugin, Access("planner")]
     cost: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """Tokens of a run, in the mean."""
     after: Odds | None = None
     """Its chance once the answer of the tier `TierFit.first` was read; `bias` and `weights` are from the request
     alone."""
-    runs: int = Field(default=0, ge=0)
+    runs: Annotated[int, Free()] = Field(default=0, ge=0)
     """How many runs the numbers are of."""
     wins: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """Sum of its utilities so far; a right answer that cost nothing counts 1."""
