@@ -62,7 +62,9 @@ def is_long(call: ModelCall) -> bool:
     """Whether a prompt has at least `OFFLOAD_CHARS` characters or token ids."""
     parts = (part.ids if isinstance(part, Tokens) else part.text for part in (*call.prompt, *call.context)
              if not isinstance(part, Ref))  # fmt: skip
-    texts = itertools.chain(parts, (each.text for each in call.messages), (each.description for each in call.tools))
+    texts = itertools.chain(
+        parts, (message.text for message in call.messages), (tool.description for tool in call.tools)
+    )
     return any(size >= OFFLOAD_CHARS for size in itertools.accumulate(map(len, texts)))
 
 
