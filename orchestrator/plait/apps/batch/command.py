@@ -24,7 +24,7 @@ from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, all_typed, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting, for_each
-from ..common.session import opened_session
+from ..common.session import choose_model, opened_session
 from .graded import Grading, grade as run_graded, is_file
 from .order import Order, in_order
 from .outcome import allowed, outcome
@@ -175,7 +175,7 @@ def _checked(job: BatchJob, out: Path) -> BatchJob:
         raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: the ending selects the format")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
-    config = job.config
+    config = choose_model(job.config, job.request.task.name)
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
     if job.actors is not None:

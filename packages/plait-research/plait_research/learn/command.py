@@ -17,6 +17,7 @@ from plait.apps.common.interrupt import run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
+from plait.apps.common.session import choose_model
 from plait.core.errors import UsageError
 from plait.core.messages import did_you_mean, pluralise
 from plait.core.request import Request
@@ -126,7 +127,7 @@ def prompts(
     effort = read_fields("--by", by.partition(":")[2], _METHODS[_known_method(by.partition(":")[0])])
     search = isinstance(effort, GepaEffort)
     versions = versions_of(declared)
-    config = common.load()
+    config = choose_model(common.load(), request.task.name)
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})
     questions = read_questions(problems, request.task, place=environment_of(request.task.name, None))

@@ -14,7 +14,7 @@ from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.apps.common.progress import for_each
-from plait.apps.common.session import opened_session
+from plait.apps.common.session import choose_model, opened_session
 from plait.core.errors import UsageError
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
@@ -74,7 +74,7 @@ def effort(
             options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
             asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
             questions = read_questions(problems, asked.task)
-            runner = _Runner(common.load(), asked, concurrency)
+            runner = _Runner(choose_model(common.load(), asked.task.name), asked, concurrency)
             run_stoppable(lambda stopper: runner.run(questions, output, stopper))
             runs, learned = runner.runs, runner.learned
         if as_json:
