@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from plait import AsyncOrchestrator
+from plait.apps.batch.rows import Log
 from plait.apps.common import session
+from plait.apps.common.files import write_private
 from plait.apps.models import fetch
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import BUNDLED_MODEL, Config
@@ -100,3 +105,59 @@ def test_an_answer_that_is_none_is_not_done(plait: Plait, script: Any) -> None:
     sys.stdin = io.StringIO("q\n")  # the fixture puts it back
     done = plait("repl", "--script", script(""), "--strict")
     assert done.code == 1 and "no answer" in done.out and "done" not in done.out
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_a_file_of_any_spreadsheet_is_read(encoding: str, sign: str, plait: Plait, script: Any) -> None:
+    rows = [("frage", "antwort"), ("Six times 7?", "42"), ("What, then; is 40 + 2?", "42")]
+    quoted = "".join(sign.join(f'"{cell}"' for cell in row) + "\r\n" for row in rows)
+    Path("mine.csv").write_bytes(quoted.encode(encoding))
+    done = plait("eval", "mine.csv", "--script", script("Answer: 42"), "--json")
+    assert (done.json["n"], done.json["solved"], done.json["text"], done.json["want"]) == (2, 2, "frage", "antwort")
+    out = plait("batch", "mine.csv", "--text", "frage", "--out", "o.jsonl", "--script", script("Answer: 42"), "--json")
+    assert (out.json["done"], out.json["failed"]) == (2, 0)
+
+
+def test_lines_with_one_fault_are_one_fault(plait: Plait, script: Any) -> None:
+    Path("rows.jsonl").write_text('{"frage": "q"}\n' * 7)
+    done = plait("eval", "rows.jsonl", "--task", "countdown", "--script", script("x"))
+    assert "rows.jsonl: line 1, 2, 3 and 4 more: has no whole numbers" in done.err and done.err.count("has no") == 1
+
+
+def test_how_many_rows_there_are_is_said(plait: Plait, script: Any) -> None:
+    Path("rows.jsonl").write_text('{"text": "q", "want": "a"}\n' * 30)
+    words = ("eval", "rows.jsonl", "--script", script("a"))
+    done = plait(*words, "--quick")
+    assert "20 of 30 rows of rows.jsonl (more: --limit N)" in done.err
+    assert done.err.count("solved") == 3, "in a pipe one line a planner, not one a row"
+    assert "30 rows of rows.jsonl:" in plait(*words).err
+
+
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    log = Log(Path("out.progress"), {}, rows=1)
+    log.close()
+    monkeypatch.setattr(log, "_file", SimpleNamespace(seek=lambda *_: 0, write=full))
+    with pytest.raises(OSError, match=r"out\.progress"):
+        log.add({"row": 0, "status": "done"})
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match=r"page\.html"):
+        write_private(Path("page.html"), b"x")
+
+
+def test_a_conversation_is_left_by_the_usual_words(plait: Plait, script: Any) -> None:
+    sys.stdin = io.StringIO("help\nexit\nnever asked\n")
+    done = plait("repl", "--script", script("a"))
+    assert "/branches" in done.out and "tokens (" not in done.out and done.code == 0
+
+
+def test_live_runs_in_a_pipe_are_whole(plait: Plait, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = {"run": "92ab" * 8, "status": "running", "planner": "sample-with-a-long-name", "tokens": 1, "seconds": 1.0}
+    run |= {"text": "a long question " * 4, "done": 1, "steps": 2, "running": 1}
+    process = {"pid": 7, "words": ["run"], "workers": []}
+    monkeypatch.setattr("plait.apps.control.top.processes", lambda: iter([(None, process, [run])]))
+    done = plait("runs", "list", "--live")
+    assert "92ab92ab" in done.out and "sample-with-a-long-name" in done.out and "…" not in done.out

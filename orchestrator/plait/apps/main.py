@@ -119,6 +119,9 @@ class LazyGroup(TyperGroup):
         if ctx.parent is None and args:
             args = current_words(args)
             self._refuse_missing(ctx, args)
+            longer = [name for rows in all_commands().values() for name in rows if name.split()[1:] == args[:1]]
+            if args[0] not in self.commands and longer:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {longer[0]!r}?")
         name, command, rest = super().resolve_command(ctx, args)
         if (
             isinstance(command, LazyGroup)
@@ -166,6 +169,8 @@ def main() -> None:
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     command = build()
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     return guarded(lambda: command.main(list(words), prog_name="plait", standalone_mode=False), "--json" in words)
 
 

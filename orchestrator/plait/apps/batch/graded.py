@@ -201,8 +201,15 @@ def _print_notes(source: str, graded: GradedProblems, warnings: list[str], outpu
 def _describe(source: str, graded: GradedProblems, columns: GuessedColumns) -> str:
     (why_text, why_want), kind = columns.why, "numbers" if graded.task.endswith("equal=number") else "texts"
     return (
-        f"{len(graded.problems)} rows of {source}: question {columns.text!r} ({why_text}), answer {columns.want!r} "
+        f"{_amount(source, graded)}: question {columns.text!r} ({why_text}), answer {columns.want!r} "
         f"({why_want}), compared as {kind}"
+    )
+
+
+def _amount(source: str, graded: GradedProblems) -> str:
+    count, total = len(graded.problems), sum(1 for _ in raw_rows(Path(source)))
+    return (
+        f"{count} rows of {source}" if count == total else f"{count} of {total} rows of {source} (more: --limit N)"
     )
 
 

@@ -209,8 +209,7 @@ class Log:
             if self.is_new:
                 self._file.seek(0)
                 self._file.truncate()
-                self._file.write(json.dumps(header).encode() + b"\n")
-                self._file.flush()
+                self._append(header)
             else:
                 self._read(first, header)
             self._file.seek(0, os.SEEK_END)
@@ -224,9 +223,7 @@ class Log:
             made.demand(self._made, str(self._path))
             return
         self._made = made
-        self._file.seek(0, os.SEEK_END)
-        self._file.write(json.dumps({"made_of": made.model_dump(mode="json")}).encode() + b"\n")
-        self._file.flush()
+        self._append({"made_of": made.model_dump(mode="json")})
 
     def has(self, number: int) -> bool:
         """Return whether a row has an outcome."""
@@ -236,9 +233,18 @@ class Log:
         """Keep the outcome of a row. One that names what it is made of (of another process) is compared first."""
         if made := outcome.pop("made_of", None):
             self.claim(Provenance.model_validate(made))
-        self._note(outcome, self._file.seek(0, os.SEEK_END))
-        self._file.write(json.dumps(outcome, separators=(",", ":"), default=str).encode() + b"\n")
-        self._file.flush()
+        self._note(outcome, self._append(outcome))
+
+    def _append(self, record: dict[str, Any]) -> int:
+        """Write a record at the end of the file, and return where it begins."""
+        place = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:  # a full disk names no file
+            error.filename = str(self._path)
+            raise
+        return place
 
     def outcomes(self) -> Iterator[dict[str, Any]]:
         """Yield all outcomes, in the order of the input."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ParamSpec, TextIO
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from .terminal import console, shown_json
 
@@ -57,6 +57,14 @@ class Output:
         written = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
         self.stream.write(shown_json(written, self.stream) + "\n")
         self.stream.flush()
+
+    def print_whole(self, what: RenderableType) -> None:
+        """Print something for people as wide as it is: a narrow screen wraps its lines, and nothing is cut."""
+        people = self.people
+        before = people.width
+        people.width = max(before, people.measure(what, options=people.options.update(width=500)).maximum)
+        people.print(what, crop=False)
+        people.width = before
 
     def _console(self, out: bool) -> Console:
         if out not in self._consoles:

@@ -72,6 +72,8 @@ class Repl:
     async def take(self, line: str) -> None:
         """Take one line (or several that belong together). Errors are printed, never raised."""
         try:
+            if line.strip().lower() in ("exit", "quit", "help"):  # nobody asks a model that
+                line = f"/{line.strip().lower()}"
             if line.startswith("/"):
                 await self._command(line)
             elif line.startswith("!"):
