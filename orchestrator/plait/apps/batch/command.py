@@ -143,7 +143,7 @@ def _run_file(job: BatchJob, digest: str, out: Path, fresh: bool, as_json: bool)
             **_counts(job, log),
         }
         _print_errors(job, log, output)
-        output.result(summary) if as_json else _show(summary, output)
+        output.report(summary, *_lines(summary))
     if not finished:
         raise typer.Exit(130)
     if log.failed == job.rows:
@@ -248,14 +248,10 @@ def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Ca
     return counting(output, total, lambda: log.done, lambda: f"rows, {log.failed} failed", line)
 
 
-def _show(summary: dict[str, Any], output: Output) -> None:
-    console = output.people
+def _lines(summary: dict[str, Any]) -> list[str]:
     right = f", {summary['right']} right" if "right" in summary else ""
     resumed = f", {summary['resumed']} of them from an earlier try" if summary["resumed"] else ""
-    console.print(
-        f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed{right}", markup=False
+    written = (
+        f"{summary['out']} ({summary['seconds']:.1f} s)" if summary["out"] else "run the same command again to continue"
     )
-    if summary["out"]:
-        console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
-    else:
-        console.print("run the same command again to continue", markup=False)
+    return [f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed{right}", written]

@@ -208,9 +208,7 @@ def _describe(source: str, graded: GradedProblems, columns: GuessedColumns) -> s
 
 def _amount(source: str, graded: GradedProblems) -> str:
     count, total = len(graded.problems), sum(1 for _ in raw_rows(Path(source)))
-    return (
-        f"{count} rows of {source}" if count == total else f"{count} of {total} rows of {source} (more: --limit N)"
-    )
+    return f"{count} rows of {source}" if count == total else f"{count} of {total} rows of {source} (more: --limit N)"
 
 
 def _print_advice(

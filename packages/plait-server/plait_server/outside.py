@@ -17,21 +17,21 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ...core.agent import Agent
-from ...core.call_config import CallConfig
-from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, MessageToolCall, TextPart, ValuePart
-from ...core.declarations import Access
-from ...core.errors import NotAllowed, UsageError
-from ...core.form import Form
-from ...core.interfaces import Policy
-from ...core.ops import Function, Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
-from ...core.plan import Plan, Step
-from ...core.request import Request
-from ...core.rights import Rights
-from ...core.sampling import Generation, Sampling, StructuredOutput
-from ...core.task import Task
-from ...runtime.client.request_preparation import AUTO
-from ...runtime.plugins.loader import Plugins
+from plait.core.agent import Agent
+from plait.core.call_config import CallConfig
+from plait.core.chat import FunctionCall, ImagePart, ImageUrl, Message, MessageToolCall, TextPart, ValuePart
+from plait.core.declarations import Access
+from plait.core.errors import NotAllowed, UsageError
+from plait.core.form import Form
+from plait.core.interfaces import Policy
+from plait.core.ops import Function, Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
+from plait.core.rights import Rights
+from plait.core.sampling import Generation, Sampling, StructuredOutput
+from plait.core.task import Task
+from plait.runtime.client.request_preparation import AUTO
+from plait.runtime.plugins.loader import Plugins
 
 __all__ = ["ROWS", "Check", "check", "leaves", "option_check"]
 
