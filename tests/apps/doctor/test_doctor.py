@@ -55,11 +55,8 @@ def test_quick_starts_nothing(plait, monkeypatch, tmp_path):
 
 
 def test_without_an_engine_nothing_that_servers_do_not_need_is_missed(plait, monkeypatch):
-    from plait.apps.doctor import packages
-
-    known = packages.version_of
-    for module in (checks, packages):
-        monkeypatch.setattr(module, "version_of", lambda name: None if name[:4] in ("vllm", "ray") else known(name))
+    known = checks.version_of
+    monkeypatch.setattr(checks, "version_of", lambda name: None if name[:4] in ("vllm", "ray") else known(name))
     done = plait("doctor", "--json")
     assert done.code == 0 and set(by_name(done.json)) == {"settings", "versions", "python", "engine", "disk"}
     assert "plait[cpu]" in by_name(done.json)["engine"]["found"]

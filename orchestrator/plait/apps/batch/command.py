@@ -26,9 +26,20 @@ from ..common.output import Output, opened
 from ..common.progress import counting, for_each
 from ..common.session import choose_model, opened_session
 from .graded import Grading, grade as run_graded, is_file
-from .order import Order, in_order
 from .outcome import allowed, outcome
-from .rows import BatchRow, InputFields, Log, count_rows, has_answers, other_columns, read_rows, slips, write_output
+from .rows import (
+    BatchRow,
+    InputFields,
+    Log,
+    Order,
+    count_rows,
+    has_answers,
+    in_order,
+    other_columns,
+    read_rows,
+    slips,
+    write_output,
+)  # fmt: skip
 
 __all__ = ["batch", "evaluate"]
 

@@ -223,7 +223,7 @@ def _print_advice(
 
 def _best(tallies: Mapping[str, EvalCounts]) -> str:
     """Return the planner with most right answers; of several the cheapest."""
-    return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].total))
+    return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].usage.completion))
 
 
 def _explain_nothing_right(tally: EvalCounts, task: Plugin, output: Output) -> None:

@@ -13,10 +13,10 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from ...core.errors import ConfigError
 from ...core.messages import did_you_mean
@@ -31,9 +31,11 @@ __all__ = [
     "BatchRow",
     "InputFields",
     "Log",
+    "Order",
     "carried",
     "count_rows",
     "has_answers",
+    "in_order",
     "other_columns",
     "read_rows",
     "slips",
@@ -64,6 +66,9 @@ COLUMNS: dict[str, str] = {
 }
 """Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run.
 `right`: whether the answer is the wanted one, where the input has that."""
+Order = Literal["file", "prefix"]
+_MAX_SORTED_BYTES = 512 << 20
+"""Bytes of a file that is read whole."""
 _EXAMPLE = '{"text": "What is asked"}'
 _NUMBERS = ("n", "seed", "tokens", "seconds")
 _SHOWN_ERRORS = 3
@@ -141,6 +146,34 @@ def read_rows(path: Path, named: InputFields = AS_HERE) -> Iterator[BatchRow]:
         else:
             fields = {name: _of_text(name, cell) for name, cell in raw.fields.items()} if text else raw.fields
             yield _checked(number, fields, named)
+
+
+def in_order(
+    path: Path, order: Order, wanted: Callable[[int], bool], named: InputFields = AS_HERE
+) -> Iterator[BatchRow]:
+    """Yield the rows that are wanted, by number.
+
+    `prefix` sorts them by their text, which is the order of a walk through the tree of their prefixes: every prefix is
+    read by the engine once and can be dropped when its rows are over (BatchLLM, arXiv 2412.03594; it also orders groups
+    by how much they decode, which is not known here beforehand). The file is then held in memory.
+
+    Raises `ConfigError` for a file too large for that.
+    """
+    rows: Iterable[BatchRow] = (row for row in read_rows(path, named) if wanted(row.number))
+    if order == "prefix":
+        if path.stat().st_size > _MAX_SORTED_BYTES:
+            raise ConfigError(
+                f"{path} is larger than {_MAX_SORTED_BYTES >> 20} MiB, and --order prefix holds it in memory: split it "
+                "or leave the order as it is"
+            )
+        rows = sorted(rows, key=_sort_key)
+    yield from rows
+
+
+def _sort_key(row: BatchRow) -> tuple[str, str, int]:
+    """Return the sort key of a row: rows with the same model and options together, then by text."""
+    fields = sorted((name, str(value)) for name, value in row.fields.items() if name not in ("id", "text", "seed"))
+    return str(fields), str(row.fields.get("text", "")), row.number
 
 
 def other_columns(path: Path, named: InputFields = AS_HERE) -> list[str]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from ...core.messages import pluralise
 from ...core.ops import Plugin
 from ...core.request import Request
-from ...runtime.client.answer import Answer, RunEnded
+from ...runtime.client.answer import Answer
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins
@@ -22,10 +22,10 @@ from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
 from ..common.session import choose_model, opened_session
-from ..common.tree import StepTree, following
+from ..common.tree import StepTree, follow
 from .plan import briefed, planned, runs_without_model
 
-__all__ = ["end_of", "run"]
+__all__ = ["run", "status_line"]
 
 
 @common_options
@@ -104,11 +104,7 @@ async def _run(config: Config, request: Request, alone: bool, live: bool, output
             handle = await session.orchestrator.submit(request, watch=live)
             stopper.then(handle.cancel)
             if live:
-                with following(output.progress, request.text) as tree:
-                    async for news in handle.news():
-                        if isinstance(news, RunEnded):
-                            break
-                        tree.take(news)
+                await follow(handle, output.progress, request.text)
             return await handle
     except CommandInterrupted:
         return Answer(run="", status="cancelled", why="given up before anything ran")
@@ -117,6 +113,13 @@ async def _run(config: Config, request: Request, alone: bool, live: bool, output
 def end_of(answer: Answer) -> str:
     """Return how a run ended: its status, or `no answer` for one whose text has none."""
     return "no answer" if answer.status == "done" and answer.answer is None else answer.status
+
+
+def status_line(answer: Answer) -> Text:
+    """Return how a run ended, whether its answer was verified, and what it took."""
+    style = {"done": "green", "failed": "red", "no answer": "red"}.get(end_of(answer), "yellow")
+    verdict = {True: ", verified", False: ", wrong", None: ""}[answer.verified if answer.answer is not None else None]
+    return Text.assemble((end_of(answer) + verdict, style), (f" · {cost(answer)}", "dim"))
 
 
 def exit_code(answer: Answer) -> int:
@@ -134,9 +137,7 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
     words = worded(answer, text, task)
     if words:
         console.print(Text(words), soft_wrap=True)
-    style = {"done": "green", "failed": "red", "no answer": "red"}.get(end_of(answer), "yellow")
-    verdict = {True: ", verified", False: ", wrong", None: ""}[answer.verified if answer.answer is not None else None]
-    line = Text.assemble((end_of(answer) + verdict, style), Text(f" · {cost(answer)}", style="dim"))
+    line = status_line(answer)
     if why and answer.why:
         line.append(f"\n{answer.why}", style="dim")
     console.print(line, soft_wrap=True)

@@ -61,7 +61,7 @@ async def started(make: Callable[[Config], Driver], config: Config, is_own: bool
 
 
 def lacks_model(config: Config) -> bool:
-    """Return whether the worker loads a model and nobody has named one."""
+    """Return whether the worker loads a model and none is named."""
     return config.worker in ("ray", "engine") and "model" not in config.model_fields_set
 
 

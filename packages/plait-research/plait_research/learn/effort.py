@@ -77,16 +77,10 @@ def effort(
             runner = _Runner(choose_model(common.load(), asked.task.name), asked, concurrency)
             run_stoppable(lambda stopper: runner.run(questions, output, stopper))
             runs, learned = runner.runs, runner.learned
-        if as_json:
-            output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
-            return
-        for why, number in sorted(left.why.items()):
-            output.people.print(f"{pluralise(number, 'run')} left out: {why}", markup=False)
-        output.people.print(
-            f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
-        )
-        if learned:
-            output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
+        lines = [f"{pluralise(number, 'run')} left out: {why}" for why, number in sorted(left.why.items())]
+        lines.append(f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}")
+        lines += [f"use it with --planner {given.name}:path={out}"] * bool(learned)
+        output.report({"runs": runs, "learned": learned, "left": left.why, "out": str(out)}, *lines)
 
 
 def _from_journals(

@@ -211,12 +211,8 @@ def export_runs(
             "unread": unread,
             "out": str(out),
         }
-        if as_json:
-            output.result(summary)
-            return
-        output.people.print(f"{out}: {rows} rows of {pluralise(count, 'run')} out of {len(wanted)}", markup=False)
-        for why, count in sorted(left.why.items()):
-            output.people.print(f"  left out: {count} ({why})", markup=False)
+        line = f"{out}: {rows} rows of {pluralise(count, 'run')} out of {len(wanted)}"
+        output.report(summary, line, *(f"  left out: {number} ({why})" for why, number in sorted(left.why.items())))
 
 
 async def _run(
