@@ -86,7 +86,6 @@ def larger() -> dict[str, int]:
 
 
 LARGER: dict[str, int] = {
-    "plait.apps.commands.eval.EvalCounts.add": 17,
     "plait.apps.commands.run.show": 18,
     "plait.apps.common.columns.guess_columns": 19,
     "plait_server.outside._Walk._look": 21,

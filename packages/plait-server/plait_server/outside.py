@@ -122,7 +122,7 @@ def check(
     ours: Collection[Plugin] = (),
     width: int | None = None,
 ) -> None:
-    """Raise `NotAllowed` for a request, or a plan, that says what it may not, `UsageError` for more branches than
+    """Raise `NotAllowed` for a request, or a plan, with a forbidden value, `UsageError` for more branches than
     `width`, and `PluginError` for options that make no sense.
 
     Args:
@@ -252,7 +252,7 @@ class _Walk:
 def option_check(kind: type[BaseModel], info: FieldInfo) -> Check | None:
     """Return how an option of a plugin is looked at, as its type declares; `None` if it does not."""
     declared = next((mark for mark in info.metadata if isinstance(mark, Access)), None)
-    # Policies and tasks plan nothing, so no number of theirs costs anything.
+    # Policies and tasks plan nothing, so their numbers have no cost.
     plain = (*_PLAIN, int) if issubclass(kind, Policy | Task) else _PLAIN
     checks = {declared.check} if declared else {_leaf_check(leaf, plain) for leaf in leaves(info.annotation)} - {"free"}
     # Of two that differ (a file or a model) one would go unseen.

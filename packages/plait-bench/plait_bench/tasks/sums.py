@@ -5,6 +5,7 @@ Its answers are what votes need: often wrong, one right answer, checked by arith
 
 from __future__ import annotations
 
+import math
 import re
 
 from pydantic import Field, JsonValue, PrivateAttr
@@ -64,7 +65,8 @@ class Sums(Task):
 
     def right(self) -> int:
         """Return the value of the sum."""
-        return eval("".join(self._words))  # noqa: S307 - numbers with + - * between them, as `_TEXT` has checked
+        terms = re.findall(r"[-+]?\d+(?:\*\d+)*", "".join(self._words))
+        return sum((-1) ** term.startswith("-") * math.prod(map(int, term.lstrip("+-").split("*"))) for term in terms)
 
     def steps(self, text: str) -> list[str]:
         """Return the operations that a text carries out."""
