@@ -86,10 +86,9 @@ def larger() -> dict[str, int]:
 
 
 LARGER: dict[str, int] = {
-    "plait.apps.commands.eval.EvalCounts.add": 17,
     "plait.apps.commands.run.show": 18,
     "plait.apps.common.columns.guess_columns": 19,
-    "plait.apps.common.outside._Walk._look": 21,
+    "plait_server.outside._Walk._look": 21,
     "plait.apps.repl.completion.ReplCompleter._plugins": 18,
     "plait.apps.repl.view.story": 21,
     "plait.apps.trace.read.read_trace": 18,
@@ -141,9 +140,9 @@ LARGER: dict[str, int] = {
     "plait_bench.environments.bash_sql.BashSqlEnvironment.grade": 18,
     "plait_bench.tasks.tables.plan.answer": 21,
     "plait_research.planners.code_search.Searching.answer": 21,
-    "plait_research.policies.merge.alike.Alike.merge": 22,
+    "plait_research.policies.merge.groups.Alike.merge": 22,
     "plait_research.rollouts.record.Record._consistent": 16,
-    "plait_research.route.fit._report": 16,
+    "plait_research.route.fit.compare_choices": 16,
     "plait_research.simulation.calibrate.RecordedSession.read": 32,
     "plait_research.simulation.calibrate.recorded": 19,
     "plait_research.tune._show": 16,
