@@ -89,6 +89,10 @@ def _check_queue(machine: Machine) -> None:
         kept = worker.held.nodes()
         places.update(node.id for node in kept)
         _demand(not kept or (worker.up and worker.running > 0), worker.name, "keeps steps waiting and runs nothing")
+    waiting = machine.queue.programs.waiting.nodes()
+    places.update(node.id for node in waiting)
+    active = all(machine.queue.is_active(node.place.lane) for node in waiting)
+    _demand(active, min((node.id for node in waiting), default=""), "waits for room and nothing runs")
     places.update(_check_held_by_budgets(machine, places))
     for node in machine.nodes.values():
         where = places[node.id]

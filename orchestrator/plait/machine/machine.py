@@ -446,6 +446,7 @@ class Machine:
             policies = [self._plugins.policy(spec) for spec in request.policies]
             run.policies.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
             run.policies.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
+            run.policies.admitters = tuple(policy for policy in policies if type(policy).admit is not Policy.admit)
             run.policies.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
             run.policies.needs_stream = any(policy.needs_stream for policy in run.policies.reviewers)
             run.policies.watch = bool(run.policies.placers or run.policies.reviewers)
@@ -586,7 +587,7 @@ class Machine:
         if not run.paused:
             self._records.waiting -= 1
             self._records.ready -= run.ready
-        self.queue.leave(run.share)
+        self.queue.leave(run)
         self._dispatcher.holding.pop(run.id, None)
         for node in run.nodes:
             del self.nodes[node.id]

@@ -16,9 +16,10 @@ from ..core.events import WorkerUp
 from ..core.ops import Kind
 from ..core.request import Request
 from ..core.result import Usage
-from .records import Attempt, Node, WorkerState
+from .records import Attempt, Node, Run, WorkerState
 from .run_statistics import ServiceCounter, Share
 from .wait_queues import Room, Waiting
+from .working_sets import WorkingSets
 
 _IDLE_LANES = 64
 """Number of empty lanes that are kept: a lane for every model that was ever named would be a leak."""
@@ -113,6 +114,7 @@ class ReadyQueue:
         self.workers = workers
         self.shares: dict[str, Share] = {}
         """By name; the share of a single run is named `:` and its id."""
+        self.programs = WorkingSets()
         self._arrived = 0
         self._waiting: dict[Share, Waiting] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -188,6 +190,10 @@ class ReadyQueue:
         )
         return min(free, key=lambda worker: (worker.running, worker.name), default=None)
 
+    def is_active(self, lane: str) -> bool:
+        """Return whether a worker that serves a lane runs an attempt."""
+        return any(worker.running and worker.up for worker in self.workers.values() if worker.in_lane(lane))
+
     def serving(self, lane: str) -> int:
         """Return the number of workers that are up and serve a lane."""
         return self._lane(lane).serving
@@ -216,8 +222,10 @@ class ReadyQueue:
         share.weigh(request.fairness_weight)
         return share
 
-    def leave(self, share: Share) -> None:
-        """Remove a finished run from its share. A share without a run is deleted."""
+    def leave(self, run: Run) -> None:
+        """Remove a finished run from its share and its program. A share without a run is deleted."""
+        self.programs.leave(run)
+        share = run.share
         share.runs -= 1
         if not share.runs:
             del self.shares[share.name], self._waiting[share]

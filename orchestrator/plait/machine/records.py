@@ -36,6 +36,7 @@ from .run_statistics import (
     Meter,
     Outcome,
     PathTokens,
+    Program,
     Share,
     TemplateKeys,
     lane_of,
@@ -319,6 +320,8 @@ class RunPolicies:
     """Policies that choose workers or hold steps back."""
     reviewers: tuple[Policy, ...] = ()
     """Policies that review its events."""
+    admitters: tuple[Policy, ...] = ()
+    """Policies that admit it to an engine whose cache is short."""
     watch: bool = False
     """Whether any policy places its steps or reviews its events."""
     needs_stream: bool = False
@@ -377,6 +380,8 @@ class Run:
     """Bytes of values that its joins have read and that were inserted into its prompts and arguments."""
     wake: float | None = None
     """Time of the next review by a policy."""
+    program: Program | None = None
+    """Its contexts, if policies admit it."""
     meter: Meter = field(default_factory=Meter)
     cancelled: tuple[Cause, str] | None = None
     """Cause and message of its cancellation by the user."""

@@ -491,3 +491,57 @@ class EndedSteps:
         if median is None:
             median = self._medians[key] = median_low([ended.tokens for ended in ends][-LATEST:])
         return max(1, min(most, median - known))
+
+
+@dataclass(slots=True, eq=False)
+class Growth:
+    """Growth of contexts: tokens added for each token that the plan allowed to generate, and final sizes."""
+
+    grown: float = 0.0
+    allowed: float = 0.0
+    finals: deque[int] = field(default_factory=lambda: deque[int](maxlen=LATEST))
+
+    def add(self, grown: float, allowed: float) -> None:
+        """Record a turn: the tokens that it added, and the generated tokens that the plan allowed for it."""
+        if allowed > 0:
+            self.grown, self.allowed = self.grown + grown, self.allowed + allowed
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """The end of a trajectory."""
+
+    worker: str
+    tokens: int
+    """Its tokens, without those that it shares with other programs."""
+    growth: int = 0
+    """Tokens by which it is expected to grow."""
+    ahead: float = 0.0
+    """Tokens that may be generated between it and the output of the plan."""
+    running: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """The contexts of a run or a session, and its tool calls under way."""
+
+    name: str
+    planner: str
+    arrival: int
+    """Ticket of its first model call: programs are admitted in this order."""
+    first: int
+    """Tokens of its first prompt."""
+    contexts: dict[str, Context] = field(default_factory=dict[str, Context])
+    """By the id of the step, the oldest first."""
+    calls: dict[str, float] = field(default_factory=dict[str, float])
+    """Tool calls under way, with the time of their start."""
+    header: int | None = None
+    """Tokens at its beginning that another program had left in the cache."""
+    running: int = 0
+    widest: int = 1
+    """Maximum number of simultaneous model calls so far."""
+    growth: Growth = field(default_factory=Growth)
+    since: float = 0.0
+    """Time of the last start or end of one of its attempts."""
+    runs: int = 1
+    """Its runs that are not over."""

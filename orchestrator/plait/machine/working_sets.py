@@ -1,0 +1,270 @@
+"""Track the working set of each engine: the contexts of programs that will be continued, and how far they will grow.
+
+A *program* is a run, or the runs of one session. Its *contexts* are the ends of its trajectories: the model call that
+ended last in each, or the one that runs. A context is dropped when nothing continues it. In a plan that may still grow
+that is unknown, so there a program keeps as many contexts as it has had model calls at the same time.
+
+Kept only for runs with a policy that has `admit`, in constant time at the start and the end of an attempt.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..core.lengths import SHARE, expected_tokens
+from ..core.result import Usage
+from ..core.view import ProgramView
+from .backlog import Backlog
+from .prefix_groups import prompt_tokens
+from .records import Attempt, Node, Run, WorkerState
+from .run_statistics import Context, Growth, Program
+
+FIRST_GROWTH = 4
+"""Final size of a program's context in multiples of its first prompt, before any program has shown its growth."""
+_IDLE_SESSIONS = 4_096
+"""Sessions without a run whose contexts are remembered."""
+
+
+@dataclass(slots=True, eq=False)
+class Room:
+    """The programs with contexts on one worker."""
+
+    programs: dict[Program, None] = field(default_factory=dict[Program, None])
+    tokens: int = 0
+    """Tokens of their contexts."""
+    expected: int = 0
+    """The same, with the expected growth of each."""
+
+
+class Admission(Backlog[Node]):
+    """Steps of programs that are not admitted, by lane and fairness group; in each the program that came first goes
+    first."""
+
+    def put(self, key: str, node: Node) -> None:
+        """Add a step."""
+        arrival = node.run.program.arrival if node.run.program is not None else node.place.ticket
+        entry = node.place.priority, (float(arrival),), node.place.ticket, node
+        heapq.heappush(self.heaps.setdefault(key, []), entry)
+
+
+class WorkingSets:
+    """The programs of a machine, by engine."""
+
+    def __init__(self) -> None:
+        self.rooms: dict[str, Room] = {}
+        """By worker."""
+        self.waiting = Admission()
+        self.stirred: bool = False
+        """Whether something has ended since the waiting steps were checked."""
+        self._sessions: dict[str, Program] = {}
+        """The programs of sessions, those without a run first."""
+        self._growth: dict[str, Growth] = {}
+        """By planner."""
+
+    # -- attempts ------------------------------------------------------------------------------------------------------
+
+    def begin(self, attempt: Attempt, now: float) -> None:
+        """Record the start of an attempt."""
+        node, worker = attempt.node, attempt.worker
+        if node.place.lane == "call":
+            if node.run.program is not None:
+                node.run.program.calls[node.id] = now
+            return
+        if node.run.program is None and not continues(node):
+            return
+        program = self.program_of(node)
+        program.since, program.running = now, program.running + 1
+        program.widest = max(program.widest, program.running)
+        context = self._take_parent(program, node)
+        if context is None:
+            tokens = max(0, prompt_tokens(node) - (program.header or 0))
+            context = Context(worker.name, tokens, self._growth_of(program, node, tokens), _ahead(node))
+            self._count(program, context, 1)
+        elif context.worker != worker.name:
+            self._count(program, context, -1)
+            context.worker = worker.name
+            self._count(program, context, 1)
+        context.running = True
+        program.contexts[node.id] = context
+
+    def _take_parent(self, program: Program, node: Node) -> Context | None:
+        """Take out the context that a step continues, unless other steps will continue it too."""
+        if (again := program.contexts.pop(node.id, None)) is not None:
+            return again
+        if node.after is None:
+            # The next run of a session sends the whole conversation again.
+            idle = next((name for name, context in program.contexts.items() if not context.running), None)
+            return program.contexts.pop(idle) if node.run.request.session and idle is not None else None
+        if any(
+            other.after is node.after and other is not node and not other.ended for other in node.after.dependants[:8]
+        ):
+            return None
+        return program.contexts.pop(node.after.id, None)
+
+    def end(self, attempt: Attempt, usage: Usage, read: bool, now: float) -> None:
+        """Record the end of an attempt; `read`: with a value."""
+        node, program = attempt.node, attempt.node.run.program
+        self.stirred = True
+        if program is None:
+            return
+        program.since = now
+        if node.place.lane == "call":
+            program.calls.pop(node.id, None)
+            return
+        context = program.contexts.get(node.id)
+        if context is None:
+            return
+        program.running -= 1
+        if node.attempts.live is not None:
+            return  # its other attempt runs
+        context.running = False
+        if not read or not continues(node):
+            self._drop(program, node.id)
+            return
+        if program.header is None:
+            program.header = usage.cached if node.after is None else 0
+        # Where the engine does not count prompts, the estimate at the start stands for them.
+        total = (usage.prompt or context.tokens + program.header) + usage.completion - program.header
+        if node.after is not None and (parent := program.contexts.get(node.after.id)) is not None:
+            total -= parent.tokens
+        self._count(program, context, -1)
+        ahead = _ahead(node)
+        if node.after is not None:
+            for growth in (program.growth, self._growth.setdefault(program.planner, Growth())):
+                growth.add(total - context.tokens, context.ahead - ahead)
+        context.tokens, context.ahead = max(0, total), ahead
+        context.growth = self._growth_of(program, node, context.tokens)
+        self._count(program, context, 1)
+        for name in [name for name, each in program.contexts.items() if not each.running][: -program.widest]:
+            self._drop(program, name)
+
+    def _growth_of(self, program: Program, node: Node, tokens: int) -> int:
+        """Return the tokens by which a context is expected to grow."""
+        learned = self._growth.setdefault(program.planner, Growth())
+        if not _is_open(node):
+            growth = program.growth if program.growth.allowed else learned
+            if growth.allowed:
+                return max(0, round(growth.grown / growth.allowed * _ahead(node)))
+        limit = round(FIRST_GROWTH * program.first / SHARE)
+        return round(expected_tokens(limit, [tuple(learned.finals)], known=tokens, share=0.5))
+
+    # -- programs ------------------------------------------------------------------------------------------------------
+
+    def program_of(self, node: Node) -> Program:
+        """Return the program of a step, which is made if it is new."""
+        run = node.run
+        if run.program is None:
+            name = run.request.session and f"{run.request.tenant}/{run.request.session}"
+            known = self._sessions.pop(name, None) if name else None
+            if known is None:
+                known = Program(name or run.id, run.request.planner.name, node.place.ticket, prompt_tokens(node))
+            else:
+                known.runs += 1
+            if name:
+                self._sessions[name] = known
+            run.program = known
+        return run.program
+
+    def leave(self, run: Run) -> None:
+        """Remove a finished run. The newest context of a session stays."""
+        program, run.program = run.program, None
+        if program is None:
+            return
+        self.stirred = True
+        program.runs -= 1
+        if program.runs:
+            return
+        if finals := [context.tokens + (program.header or 0) for context in program.contexts.values()]:
+            self._growth.setdefault(program.planner, Growth()).finals.append(max(finals))
+        keep = 1 if run.request.session else 0
+        for name in list(program.contexts)[: len(program.contexts) - keep]:
+            self._drop(program, name)
+        if keep and len(self._sessions) > _IDLE_SESSIONS:
+            self.forget_session(next(iter(self._sessions)))
+
+    def forget_session(self, name: str) -> None:
+        """Drop the contexts of a session."""
+        program = self._sessions.pop(name)
+        for step in list(program.contexts):
+            self._drop(program, step)
+
+    def forget_worker(self, worker: str) -> None:
+        """Drop all contexts of a worker that went away."""
+        self.stirred = True
+        for program in list(self.rooms.get(worker, Room()).programs):
+            for name in [name for name, context in program.contexts.items() if context.worker == worker]:
+                self._drop(program, name)
+
+    def _drop(self, program: Program, name: str) -> None:
+        context = program.contexts.pop(name)
+        self._count(program, context, -1)
+
+    def _count(self, program: Program, context: Context, sign: int) -> None:
+        """Add a context to the working set of its worker, or take it out."""
+        room = self.rooms.setdefault(context.worker, Room())
+        room.tokens += sign * context.tokens
+        room.expected += sign * (context.tokens + context.growth)
+        if sign > 0:
+            room.programs[program] = None
+        elif not any(each.worker == context.worker and each is not context for each in program.contexts.values()):
+            room.programs.pop(program, None)
+
+    # -- admission -----------------------------------------------------------------------------------------------------
+
+    def is_short(self, node: Node, worker: WorkerState) -> bool:
+        """Return whether a step is part of a program, and the programs on a worker may outgrow its cache with it."""
+        if worker.cache_tokens is None or (node.run.program is None and not continues(node)):
+            return False
+        room = self.rooms.get(worker.name)
+        own = self.view(node, worker)
+        return (room.expected if room else 0) + (0 if own.worker else own.tokens + own.growth) > worker.cache_tokens
+
+    def view(self, node: Node, worker: WorkerState) -> ProgramView:
+        """Return the program of a step on a worker; its `worker` is empty if it has no context there."""
+        program = self.program_of(node)
+        room = self.rooms.get(worker.name)
+        if room is not None and program in room.programs:
+            return _view(program, worker.name)
+        tokens = sum(context.tokens for context in program.contexts.values()) or max(
+            0, prompt_tokens(node) - (program.header or 0)
+        )
+        growth = sum(context.growth for context in program.contexts.values()) or self._growth_of(program, node, tokens)
+        return _view(program, "")._replace(tokens=tokens, growth=growth)
+
+    def views(self, worker: str) -> Sequence[ProgramView]:
+        """Return the programs with contexts on a worker."""
+        return [_view(program, worker) for program in self.rooms.get(worker, Room()).programs]
+
+
+def continues(node: Node) -> bool:
+    """Return whether a step belongs to a trajectory that will be, or may be, continued."""
+    return (
+        bool(node.run.request.session)
+        or _is_open(node)
+        or bool(node.own_waiters)
+        or any(reader.after is node and not reader.ended for reader in node.dependants)
+    )
+
+
+def _is_open(node: Node) -> bool:
+    return node.scope.open or node.step.expands
+
+
+def _ahead(node: Node) -> float:
+    return node.path_tokens.upward_rank - node.step.token_cost()
+
+
+def _view(program: Program, worker: str) -> ProgramView:
+    here = [context for context in program.contexts.values() if context.worker == worker]
+    return ProgramView(
+        program.name,
+        program.arrival,
+        worker,
+        sum(context.tokens for context in here),
+        sum(context.growth for context in here),
+        program.running,
+        tuple(program.calls),
+        program.since,
+    )
