@@ -68,6 +68,11 @@ class Dispatcher:
                 for behind in list(run.held.heaps):
                     slots.ask_next(run.held, behind)
             slots.stirred.clear()
+        programs = self._queue.programs
+        if programs.stirred:
+            programs.stirred = False
+            for key in list(programs.waiting.heaps):
+                slots.ask_next(programs.waiting, key)
         if self.orders is not None:  # a replay repeats the recorded decisions instead of deciding again
             self.follow(hedges=False)
             return
