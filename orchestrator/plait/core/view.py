@@ -43,8 +43,12 @@ class ProgramView(NamedTuple):
     """Model calls that run. With 0 its contexts are idle."""
     calls: tuple[str, ...]
     """Ids of its tool calls under way; `View.peers` says how long such calls take."""
-    since: float
-    """Time at which one of its attempts last began or ended."""
+    idle_since: float
+    """Time at which its last model call ended."""
+    turn_s: float
+    """Mean seconds of a model call of such programs; 0 before one has ended."""
+    gap_s: float
+    """Mean seconds between two of them, which tool calls take; 0 before it is known."""
 
 
 class Branch(NamedTuple):

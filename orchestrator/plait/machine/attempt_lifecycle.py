@@ -232,7 +232,7 @@ class Slots:
         """Enter a worker, bring one back, or change what one offers."""
         self._queue.worker_up(event)
         self._records.prefixes.limit(event.worker, event.cache_tokens, event.block)
-        self._queue.programs.stirred = True
+        self._queue.programs.stir()
         self._requeue_held(self._records.workers[event.worker])
 
     def worker_down(self, name: str, returning: bool) -> None:

@@ -33,6 +33,8 @@ from .steps import Steps, plugin_failure
 from .views import MachineView, NodeView
 
 _MOST_RANK = PRIORITY_STEP // 2 - 1
+_SOONEST = 0.001
+"""Minimum seconds until the next review: a policy that always asks for now must not block the loop."""
 
 
 class Dispatcher:
@@ -232,13 +234,20 @@ class Dispatcher:
             return None
         if run.policies.admitters and not node.ended and queue.programs.is_short(node, place[0]):
             admitted = self._place(node, place[0], run.policies.admitters, admit=True)
-            # Only a step that ends elsewhere makes the machine check the waiting ones: without any, this one starts.
-            if isinstance(admitted, Defer) and queue.is_active(node.place.lane):
+            if isinstance(admitted, Defer) and self._is_checked_again(node, admitted):
                 key = f"{node.place.lane} {run.request.fairness_group}"
                 self._block(node, "policy", queue.programs.waiting, key, admitted.reason)
                 return None
             place = place if isinstance(admitted, Defer) or not admitted[1] else admitted
         return None if node.ended else place  # a policy may have raised, which ends the run
+
+    def _is_checked_again(self, node: Node, hold: Defer) -> bool:
+        """Return whether an end or a timer will make the machine check a step that waits for admission."""
+        if self._queue.is_active(node.place.lane):
+            return True
+        if hold.until is not None:
+            self._slots.timers.add(max(hold.until, self._records.now + _SOONEST), "review", node.run)
+        return hold.until is not None
 
     def _place(
         self, node: Node, default: WorkerState, policies: Sequence[Policy], admit: bool = False
@@ -354,10 +363,6 @@ class Dispatcher:
                 node.attempts.hedge = self._slots.begin(node, worker, grant, checkpoint, order.priority, order.reason)
             else:
                 self._start(node, worker, grant, order.priority, order.reason)
-
-
-_SOONEST = 0.001
-"""Minimum seconds until the next review: a policy that always asks for now must not block the loop."""
 
 
 class Reviews:

@@ -494,11 +494,17 @@ class EndedSteps:
 
 
 @dataclass(slots=True, eq=False)
-class Growth:
-    """Growth of contexts: tokens added for each token that the plan allowed to generate, and final sizes."""
+class Habits:
+    """Growth of contexts: tokens added for each token that the plan allowed to generate, final sizes, and times."""
 
     grown: float = 0.0
     allowed: float = 0.0
+    turns: int = 0
+    turn_seconds: float = 0.0
+    """Seconds of all turns."""
+    gaps: int = 0
+    gap_seconds: float = 0.0
+    """Seconds between the turns, which tool calls took."""
     finals: deque[int] = field(default_factory=lambda: deque[int](maxlen=LATEST))
 
     def add(self, grown: float, allowed: float) -> None:
@@ -540,8 +546,8 @@ class Program:
     running: int = 0
     widest: int = 1
     """Maximum number of simultaneous model calls so far."""
-    growth: Growth = field(default_factory=Growth)
-    since: float = 0.0
-    """Time of the last start or end of one of its attempts."""
+    habits: Habits = field(default_factory=Habits)
+    idle_since: float = 0.0
+    """Time at which its last model call ended."""
     runs: int = 1
     """Its runs that are not over."""

@@ -19,12 +19,13 @@ from ..core.view import ProgramView
 from .backlog import Backlog
 from .prefix_groups import prompt_tokens
 from .records import Attempt, Node, Run, WorkerState
-from .run_statistics import Context, Growth, Program
+from .run_statistics import Context, Habits, Program
 
 FIRST_GROWTH = 4
 """Final size of a program's context in multiples of its first prompt, before any program has shown its growth."""
 _IDLE_SESSIONS = 4_096
 """Sessions without a run whose contexts are remembered."""
+_NO_HABITS = Habits()
 
 
 @dataclass(slots=True, eq=False)
@@ -60,8 +61,12 @@ class WorkingSets:
         """Whether something has ended since the waiting steps were checked."""
         self._sessions: dict[str, Program] = {}
         """The programs of sessions, those without a run first."""
-        self._growth: dict[str, Growth] = {}
+        self._habits: dict[str, Habits] = {}
         """By planner."""
+
+    def stir(self) -> None:
+        """Let the waiting steps be checked again."""
+        self.stirred = bool(self.waiting.heaps)
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
@@ -75,7 +80,7 @@ class WorkingSets:
         if node.run.program is None and not continues(node):
             return
         program = self.program_of(node)
-        program.since, program.running = now, program.running + 1
+        program.running += 1
         program.widest = max(program.widest, program.running)
         context = self._take_parent(program, node)
         if context is None:
@@ -106,23 +111,27 @@ class WorkingSets:
     def end(self, attempt: Attempt, usage: Usage, read: bool, now: float) -> None:
         """Record the end of an attempt; `read`: with a value."""
         node, program = attempt.node, attempt.node.run.program
-        self.stirred = True
+        self.stir()
         if program is None:
             return
-        program.since = now
         if node.place.lane == "call":
             program.calls.pop(node.id, None)
+            if not program.calls and not program.running:
+                habits = self._habits.setdefault(program.planner, Habits())
+                habits.gaps, habits.gap_seconds = habits.gaps + 1, habits.gap_seconds + now - program.idle_since
             return
         context = program.contexts.get(node.id)
         if context is None:
             return
-        program.running -= 1
+        program.running, program.idle_since = program.running - 1, now
         if node.attempts.live is not None:
             return  # its other attempt runs
         context.running = False
         if not read or not continues(node):
             self._drop(program, node.id)
             return
+        habits = self._habits.setdefault(program.planner, Habits())
+        habits.turns, habits.turn_seconds = habits.turns + 1, habits.turn_seconds + now - attempt.started
         if program.header is None:
             program.header = usage.cached if node.after is None else 0
         # Where the engine does not count prompts, the estimate at the start stands for them.
@@ -132,8 +141,8 @@ class WorkingSets:
         self._count(program, context, -1)
         ahead = _ahead(node)
         if node.after is not None:
-            for growth in (program.growth, self._growth.setdefault(program.planner, Growth())):
-                growth.add(total - context.tokens, context.ahead - ahead)
+            for learned in (program.habits, habits):
+                learned.add(total - context.tokens, context.ahead - ahead)
         context.tokens, context.ahead = max(0, total), ahead
         context.growth = self._growth_of(program, node, context.tokens)
         self._count(program, context, 1)
@@ -142,9 +151,9 @@ class WorkingSets:
 
     def _growth_of(self, program: Program, node: Node, tokens: int) -> int:
         """Return the tokens by which a context is expected to grow."""
-        learned = self._growth.setdefault(program.planner, Growth())
+        learned = self._habits.setdefault(program.planner, Habits())
         if not _is_open(node):
-            growth = program.growth if program.growth.allowed else learned
+            growth = program.habits if program.habits.allowed else learned
             if growth.allowed:
                 return max(0, round(growth.grown / growth.allowed * _ahead(node)))
         limit = round(FIRST_GROWTH * program.first / SHARE)
@@ -172,12 +181,12 @@ class WorkingSets:
         program, run.program = run.program, None
         if program is None:
             return
-        self.stirred = True
+        self.stir()
         program.runs -= 1
         if program.runs:
             return
         if finals := [context.tokens + (program.header or 0) for context in program.contexts.values()]:
-            self._growth.setdefault(program.planner, Growth()).finals.append(max(finals))
+            self._habits.setdefault(program.planner, Habits()).finals.append(max(finals))
         keep = 1 if run.request.session else 0
         for name in list(program.contexts)[: len(program.contexts) - keep]:
             self._drop(program, name)
@@ -192,7 +201,7 @@ class WorkingSets:
 
     def forget_worker(self, worker: str) -> None:
         """Drop all contexts of a worker that went away."""
-        self.stirred = True
+        self.stir()
         for program in list(self.rooms.get(worker, Room()).programs):
             for name in [name for name, context in program.contexts.items() if context.worker == worker]:
                 self._drop(program, name)
@@ -226,16 +235,32 @@ class WorkingSets:
         program = self.program_of(node)
         room = self.rooms.get(worker.name)
         if room is not None and program in room.programs:
-            return _view(program, worker.name)
+            return self._view(program, worker.name)
         tokens = sum(context.tokens for context in program.contexts.values()) or max(
             0, prompt_tokens(node) - (program.header or 0)
         )
         growth = sum(context.growth for context in program.contexts.values()) or self._growth_of(program, node, tokens)
-        return _view(program, "")._replace(tokens=tokens, growth=growth)
+        return self._view(program, "")._replace(tokens=tokens, growth=growth)
 
     def views(self, worker: str) -> Sequence[ProgramView]:
         """Return the programs with contexts on a worker."""
-        return [_view(program, worker) for program in self.rooms.get(worker, Room()).programs]
+        return [self._view(program, worker) for program in self.rooms.get(worker, Room()).programs]
+
+    def _view(self, program: Program, worker: str) -> ProgramView:
+        here = [context for context in program.contexts.values() if context.worker == worker]
+        habits = self._habits.get(program.planner, _NO_HABITS)
+        return ProgramView(
+            program.name,
+            program.arrival,
+            worker,
+            sum(context.tokens for context in here),
+            sum(context.growth for context in here),
+            program.running,
+            tuple(program.calls),
+            program.idle_since,
+            habits.turn_seconds / max(1, habits.turns),
+            habits.gap_seconds / max(1, habits.gaps),
+        )
 
 
 def continues(node: Node) -> bool:
@@ -254,17 +279,3 @@ def _is_open(node: Node) -> bool:
 
 def _ahead(node: Node) -> float:
     return node.path_tokens.upward_rank - node.step.token_cost()
-
-
-def _view(program: Program, worker: str) -> ProgramView:
-    here = [context for context in program.contexts.values() if context.worker == worker]
-    return ProgramView(
-        program.name,
-        program.arrival,
-        worker,
-        sum(context.tokens for context in here),
-        sum(context.growth for context in here),
-        program.running,
-        tuple(program.calls),
-        program.since,
-    )

@@ -12,6 +12,9 @@ from plait.core.view import ProgramView, StepView, View, WorkerView
 
 __all__ = ["WorkingSet"]
 
+_OVERDUE = 3.0
+"""Multiples of the usual time of its tool calls after which an idle program no longer counts as about to return."""
+
 
 class WorkingSet(Policy):
     """Admits programs (agents, sessions) while the contexts of all fit an engine's prefix cache together, so that no
@@ -34,6 +37,11 @@ class WorkingSet(Policy):
 
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
 
+    read: float = Field(
+        default=150.0,
+        ge=0,
+        description="Prompt tokens that an engine reads in the time that it decodes one token of each sequence.",
+    )
     fill: float = Field(default=1.0, gt=0, description="Share of an engine's cache that the active programs may take.")
 
 
@@ -45,9 +53,13 @@ class WorkingSet(Policy):
         for other in sorted(view.workers, key=lambda each: (each.running, each.name)):
             if other is not worker and other.takes(step) and self._fits(view.program(step, other.name), other, view):
                 return Pin(other.name, f"{other.name} has room for its program")
-        if not worker.running:
+        size = own.tokens + own.growth
+        ahead = [each for each in view.programs(worker.name) if each.arrival < own.arrival]
+        # An engine that decodes less than this many sequences gains more by one more than reading a context again costs.
+        if worker.running + sum(_returns(each, view.now) for each in ahead) < self.read * view.expected_tokens(step) / size:
             return None
-        return Defer(f"waits for room in the cache of {worker.name}: its program needs {own.tokens + own.growth} tokens")
+        until = view.now + own.gap_s if own.gap_s else None
+        return Defer(f"waits for room in the cache of {worker.name}: its program needs {size} tokens", until=until)
 
     def _fits(self, own: ProgramView, worker: WorkerView, view: View) -> bool:
         before = [each for each in view.programs(worker.name) if each.arrival < own.arrival]
@@ -62,3 +74,10 @@ def peak_tokens(programs: Sequence[ProgramView]) -> int:
         tokens += program.tokens
         peak = max(peak, tokens + count * program.growth)
     return peak
+
+
+def _returns(program: ProgramView, now: float) -> float:
+    """Return the chance that an idle program sends its next model call within the time of one."""
+    if program.running or not program.calls or not program.gap_s or now - program.idle_since > _OVERDUE * program.gap_s:
+        return 0.0
+    return min(1.0, program.turn_s / program.gap_s)
