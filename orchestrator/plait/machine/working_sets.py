@@ -21,7 +21,7 @@ from .prefix_groups import prompt_tokens
 from .records import Attempt, Node, Run, WorkerState
 from .run_statistics import Context, Habits, Program
 
-FIRST_GROWTH = 4
+FIRST_GROWTH = 6
 """Final size of a program's context in multiples of its first prompt, before any program has shown its growth."""
 _IDLE_SESSIONS = 4_096
 """Sessions without a run whose contexts are remembered."""

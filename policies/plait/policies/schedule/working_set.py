@@ -38,11 +38,11 @@ class WorkingSet(Policy):
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
 
     read: float = Field(
-        default=150.0,
+        default=600.0,
         ge=0,
         description="Prompt tokens that an engine reads in the time that it decodes one token of each sequence.",
     )
-    fill: float = Field(default=1.0, gt=0, description="Share of an engine's cache that the active programs may take.")
+    fill: float = Field(default=0.85, gt=0, description="Share of an engine's cache that the active programs may take.")
 
 
     def admit(self, step: StepView, worker: WorkerView, view: View) -> Pin | Defer | None:
