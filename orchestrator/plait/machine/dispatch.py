@@ -232,7 +232,7 @@ class Dispatcher:
             self._block(node, "policy", run.held, place.behind, place.reason)
             self.holding[run.id] = run  # so that one starts regardless when nothing else of it moves
             return None
-        if run.policies.admitters and not node.ended and queue.programs.is_short(node, place[0]):
+        if run.policies.admitters and not node.ended and queue.programs.is_short(node, place[0], self._records.now):
             admitted = self._place(node, place[0], run.policies.admitters, admit=True)
             if isinstance(admitted, Defer) and self._is_checked_again(node, admitted):
                 key = f"{node.place.lane} {run.request.fairness_group}"

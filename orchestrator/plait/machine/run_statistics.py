@@ -507,10 +507,19 @@ class Habits:
     """Seconds between the turns, which tool calls took."""
     finals: deque[int] = field(default_factory=lambda: deque[int](maxlen=LATEST))
 
-    def add(self, grown: float, allowed: float) -> None:
+    @property
+    def gap(self) -> float:
+        """Mean seconds between two turns; 0 before any."""
+        return self.gap_seconds / max(1, self.gaps)
+
+    def add_turn(self, grown: float, allowed: float) -> None:
         """Record a turn: the tokens that it added, and the generated tokens that the plan allowed for it."""
         if allowed > 0:
             self.grown, self.allowed = self.grown + grown, self.allowed + allowed
+
+    def add_gap(self, seconds: float) -> None:
+        """Record the time between two turns."""
+        self.gaps, self.gap_seconds = self.gaps + 1, self.gap_seconds + seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -549,5 +558,5 @@ class Program:
     habits: Habits = field(default_factory=Habits)
     idle_since: float = 0.0
     """Time at which its last model call ended."""
-    runs: int = 1
+    runs: int = 0
     """Its runs that are not over."""

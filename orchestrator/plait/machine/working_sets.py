@@ -23,9 +23,10 @@ from .run_statistics import Context, Habits, Program
 
 FIRST_GROWTH = 6
 """Final size of a program's context in multiples of its first prompt, before any program has shown its growth."""
-_IDLE_SESSIONS = 4_096
-"""Sessions without a run whose contexts are remembered."""
-_NO_HABITS = Habits()
+FIRST_GAP_S = 30.0
+"""Seconds between two runs of a session, before any are known."""
+SESSION_GAPS = 3.0
+"""Multiples of the usual time between two runs after which the contexts of an idle session no longer count."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,9 +78,11 @@ class WorkingSets:
             if node.run.program is not None:
                 node.run.program.calls[node.id] = now
             return
-        if node.run.program is None and not continues(node):
+        if worker.cache_tokens is None or (node.run.program is None and not continues(node)):
             return
-        program = self.program_of(node)
+        program = self._program_of(node)
+        if program.contexts and not program.running and node.after is None:
+            self._habits_of(program).add_gap(now - program.idle_since)  # between two runs of a session
         program.running += 1
         program.widest = max(program.widest, program.running)
         context = self._take_parent(program, node)
@@ -117,8 +120,7 @@ class WorkingSets:
         if node.place.lane == "call":
             program.calls.pop(node.id, None)
             if not program.calls and not program.running:
-                habits = self._habits.setdefault(program.planner, Habits())
-                habits.gaps, habits.gap_seconds = habits.gaps + 1, habits.gap_seconds + now - program.idle_since
+                self._habits_of(program).add_gap(now - program.idle_since)
             return
         context = program.contexts.get(node.id)
         if context is None:
@@ -130,7 +132,7 @@ class WorkingSets:
         if not read or not continues(node):
             self._drop(program, node.id)
             return
-        habits = self._habits.setdefault(program.planner, Habits())
+        habits = self._habits_of(program)
         habits.turns, habits.turn_seconds = habits.turns + 1, habits.turn_seconds + now - attempt.started
         if program.header is None:
             program.header = usage.cached if node.after is None else 0
@@ -142,7 +144,7 @@ class WorkingSets:
         ahead = _ahead(node)
         if node.after is not None:
             for learned in (program.habits, habits):
-                learned.add(total - context.tokens, context.ahead - ahead)
+                learned.add_turn(total - context.tokens, context.ahead - ahead)
         context.tokens, context.ahead = max(0, total), ahead
         context.growth = self._growth_of(program, node, context.tokens)
         self._count(program, context, 1)
@@ -151,17 +153,20 @@ class WorkingSets:
 
     def _growth_of(self, program: Program, node: Node, tokens: int) -> int:
         """Return the tokens by which a context is expected to grow."""
-        learned = self._habits.setdefault(program.planner, Habits())
+        learned = self._habits_of(program)
         if not _is_open(node):
-            growth = program.habits if program.habits.allowed else learned
-            if growth.allowed:
-                return max(0, round(growth.grown / growth.allowed * _ahead(node)))
+            habits = program.habits if program.habits.allowed else learned
+            if habits.allowed:
+                return max(0, round(habits.grown / habits.allowed * _ahead(node)))
         limit = round(FIRST_GROWTH * program.first / SHARE)
         return round(expected_tokens(limit, [tuple(learned.finals)], known=tokens, share=0.5))
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
-    def program_of(self, node: Node) -> Program:
+    def _habits_of(self, program: Program) -> Habits:
+        return self._habits.setdefault(program.planner, Habits())
+
+    def _program_of(self, node: Node) -> Program:
         """Return the program of a step, which is made if it is new."""
         run = node.run
         if run.program is None:
@@ -169,10 +174,9 @@ class WorkingSets:
             known = self._sessions.pop(name, None) if name else None
             if known is None:
                 known = Program(name or run.id, run.request.planner.name, node.place.ticket, prompt_tokens(node))
-            else:
-                known.runs += 1
+            known.runs += 1
             if name:
-                self._sessions[name] = known
+                self._sessions[name] = known  # at the end: those that began last are forgotten last
             run.program = known
         return run.program
 
@@ -185,26 +189,28 @@ class WorkingSets:
         program.runs -= 1
         if program.runs:
             return
-        if finals := [context.tokens + (program.header or 0) for context in program.contexts.values()]:
-            self._habits.setdefault(program.planner, Habits()).finals.append(max(finals))
-        keep = 1 if run.request.session else 0
-        for name in list(program.contexts)[: len(program.contexts) - keep]:
+        if not run.request.session and program.contexts:
+            finals = [context.tokens + (program.header or 0) for context in program.contexts.values()]
+            self._habits_of(program).finals.append(max(finals))
+        for name in list(program.contexts)[: -1 if run.request.session else None]:
             self._drop(program, name)
-        if keep and len(self._sessions) > _IDLE_SESSIONS:
-            self.forget_session(next(iter(self._sessions)))
 
-    def forget_session(self, name: str) -> None:
-        """Drop the contexts of a session."""
-        program = self._sessions.pop(name)
-        for step in list(program.contexts):
-            self._drop(program, step)
+    def _forget_idle_sessions(self, now: float) -> None:
+        """Drop the contexts of sessions that have been idle for much longer than sessions usually are."""
+        for name, program in list(self._sessions.items()):
+            limit = SESSION_GAPS * (self._habits_of(program).gap or FIRST_GAP_S)
+            if not program.runs and now - program.idle_since > limit:
+                del self._sessions[name]
+                for step in list(program.contexts):
+                    self._drop(program, step)
 
     def forget_worker(self, worker: str) -> None:
-        """Drop all contexts of a worker that went away."""
+        """Drop all idle contexts of a worker that went away; those of its attempts go when these end."""
         self.stir()
         for program in list(self.rooms.get(worker, Room()).programs):
-            for name in [name for name, context in program.contexts.items() if context.worker == worker]:
-                self._drop(program, name)
+            for name, context in list(program.contexts.items()):
+                if context.worker == worker and not context.running:
+                    self._drop(program, name)
 
     def _drop(self, program: Program, name: str) -> None:
         context = program.contexts.pop(name)
@@ -222,24 +228,34 @@ class WorkingSets:
 
     # -- admission -----------------------------------------------------------------------------------------------------
 
-    def is_short(self, node: Node, worker: WorkerState) -> bool:
+    def is_short(self, node: Node, worker: WorkerState, now: float) -> bool:
         """Return whether a step is part of a program, and the programs on a worker may outgrow its cache with it."""
-        if worker.cache_tokens is None or (node.run.program is None and not continues(node)):
+        cache, run = worker.cache_tokens, node.run
+        if cache is None or (run.program is None and not continues(node)):
             return False
-        room = self.rooms.get(worker.name)
-        own = self.view(node, worker)
-        return (room.expected if room else 0) + (0 if own.worker else own.tokens + own.growth) > worker.cache_tokens
+        if self._expected(node, worker) > cache and self._sessions:
+            self._forget_idle_sessions(now)
+        return self._expected(node, worker) > cache
+
+    def _expected(self, node: Node, worker: WorkerState) -> int:
+        room = self.rooms.get(worker.name) or Room()
+        return room.expected if node.run.program in room.programs else room.expected + sum(self._size(node))
+
+    def _size(self, node: Node) -> tuple[int, int]:
+        """Return the tokens of a step's program wherever they are, or of its first prompt, and the expected growth."""
+        program = self._program_of(node)
+        if program.contexts:
+            contexts = program.contexts.values()
+            return sum(each.tokens for each in contexts), sum(each.growth for each in contexts)
+        tokens = max(0, prompt_tokens(node) - (program.header or 0))
+        return tokens, self._growth_of(program, node, tokens)
 
     def view(self, node: Node, worker: WorkerState) -> ProgramView:
         """Return the program of a step on a worker; its `worker` is empty if it has no context there."""
-        program = self.program_of(node)
-        room = self.rooms.get(worker.name)
-        if room is not None and program in room.programs:
+        program = self._program_of(node)
+        if program in (self.rooms.get(worker.name) or Room()).programs:
             return self._view(program, worker.name)
-        tokens = sum(context.tokens for context in program.contexts.values()) or max(
-            0, prompt_tokens(node) - (program.header or 0)
-        )
-        growth = sum(context.growth for context in program.contexts.values()) or self._growth_of(program, node, tokens)
+        tokens, growth = self._size(node)
         return self._view(program, "")._replace(tokens=tokens, growth=growth)
 
     def views(self, worker: str) -> Sequence[ProgramView]:
@@ -248,7 +264,7 @@ class WorkingSets:
 
     def _view(self, program: Program, worker: str) -> ProgramView:
         here = [context for context in program.contexts.values() if context.worker == worker]
-        habits = self._habits.get(program.planner, _NO_HABITS)
+        habits = self._habits_of(program)
         return ProgramView(
             program.name,
             program.arrival,
@@ -259,7 +275,7 @@ class WorkingSets:
             tuple(program.calls),
             program.idle_since,
             habits.turn_seconds / max(1, habits.turns),
-            habits.gap_seconds / max(1, habits.gaps),
+            habits.gap,
         )
 
 

@@ -12,27 +12,28 @@ from plait.core.view import ProgramView, StepView, View, WorkerView
 
 __all__ = ["WorkingSet"]
 
-_OVERDUE = 3.0
-"""Multiples of the usual time of its tool calls after which an idle program no longer counts as about to return."""
+_OVERDUE = 5.0
+"""Multiples of the usual time of tool calls after which a program in one no longer counts."""
 
 
 class WorkingSet(Policy):
-    """Admits programs (agents, sessions) while the contexts of all fit an engine's prefix cache together, so that no
-    turn reads its context again because another's has displaced it.
+    """Admits programs (agents, sessions) while their contexts fit an engine's prefix cache together. Otherwise each turn
+    reads its whole context again, because the turns of others have displaced it.
 
-    A turn starts if the contexts of the programs that came before its own fit the cache together with its own, now and
-    as they grow. So the programs that came last are paused, at their tool calls, and those that came first end and
-    make room. Rules, and their sources:
+    A turn starts if its program's contexts fit the cache together with those of the programs that came before it, now
+    and as all of them grow. So the programs that came last pause, at their tool calls, and resume when earlier ones have
+    ended. A program that fits no cache runs when it is the first. Rules and their sources:
 
-    - Schedule programs and not calls; pause at tool calls: ThunderAgent (arXiv 2602.13692).
-    - The engine never idles for it: while an engine runs nothing, the first program that waits goes on. A long tool
-      call thus does not hold the engine's cache against work that could be done (the trade of Continuum, arXiv
-      2511.02230, without its clock).
-    - Arrival decides, and no program is overtaken for its size: smallest first makes large contexts wait.
-    - Between fairness groups the one that was served least goes first (Autellix, arXiv 2502.13965).
+    - Schedule programs, not calls, and pause them at tool calls: ThunderAgent (arXiv 2602.13692).
+    - A context in a long tool call is kept only while that is worth more than what the engine could do meanwhile:
+      Continuum (arXiv 2511.02230). Here the next program goes on if the engine's running calls, and those that are
+      about to return from tools, are too few to pay for reading a context again (`read`).
+    - Order of arrival, most recently paused first: ThunderAgent's router resumes the most recent, since its context is
+      the likeliest to be cached. Pausing the last to arrive gives the same order, and nobody is overtaken for ever.
+    - Between fairness groups, the one that was served least goes first: Autellix (arXiv 2502.13965).
 
-    Differs from ThunderAgent: a context counts with its growth, which is learned from the turns so far and from what
-    the plan still has ahead; a paused program moves to any engine with room.
+    Differs from ThunderAgent: a context counts with its growth, which is learned from earlier turns and programs and
+    from what the plan still has ahead; a paused program resumes on any engine with room.
     """
 
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
@@ -44,7 +45,6 @@ class WorkingSet(Policy):
     )
     fill: float = Field(default=0.85, gt=0, description="Share of an engine's cache that the active programs may take.")
 
-
     def admit(self, step: StepView, worker: WorkerView, view: View) -> Pin | Defer | None:
         """Return nothing if the step's program fits its worker, else another worker with room, or a hold."""
         own = view.program(step, worker.name)
@@ -53,18 +53,22 @@ class WorkingSet(Policy):
         for other in sorted(view.workers, key=lambda each: (each.running, each.name)):
             if other is not worker and other.takes(step) and self._fits(view.program(step, other.name), other, view):
                 return Pin(other.name, f"{other.name} has room for its program")
-        size = own.tokens + own.growth
-        ahead = [each for each in view.programs(worker.name) if each.arrival < own.arrival]
-        # An engine that decodes less than this many sequences gains more by one more than reading a context again costs.
-        if worker.running + sum(_returns(each, view.now) for each in ahead) < self.read * view.expected_tokens(step) / size:
+        size = max(1, own.tokens + own.growth)
+        load = worker.running + sum(_return_chance(each) for each in self._ahead(own, worker, view))
+        # With fewer calls than that, decoding one more sequence gains more than reading a context again costs.
+        if load < self.read * view.expected_tokens(step) / size:
             return None
         until = view.now + own.gap_s if own.gap_s else None
         return Defer(f"waits for room in the cache of {worker.name}: its program needs {size} tokens", until=until)
 
+    def _ahead(self, own: ProgramView, worker: WorkerView, view: View) -> list[ProgramView]:
+        """Return the programs that go before one on a worker, without those whose tool calls are overdue."""
+        programs = view.programs(worker.name)
+        return [each for each in programs if each.arrival < own.arrival and not _is_overdue(each, view.now)]
+
     def _fits(self, own: ProgramView, worker: WorkerView, view: View) -> bool:
-        before = [each for each in view.programs(worker.name) if each.arrival < own.arrival]
-        cache = worker.cache_tokens
-        return cache is None or not before or peak_tokens([*before, own]) <= self.fill * cache
+        ahead, cache = self._ahead(own, worker, view), worker.cache_tokens
+        return cache is None or not ahead or peak_tokens([*ahead, own]) <= self.fill * cache
 
 
 def peak_tokens(programs: Sequence[ProgramView]) -> int:
@@ -76,8 +80,14 @@ def peak_tokens(programs: Sequence[ProgramView]) -> int:
     return peak
 
 
-def _returns(program: ProgramView, now: float) -> float:
-    """Return the chance that an idle program sends its next model call within the time of one."""
-    if program.running or not program.calls or not program.gap_s or now - program.idle_since > _OVERDUE * program.gap_s:
+def _is_overdue(program: ProgramView, now: float) -> bool:
+    """Return whether a program's tool calls take so much longer than usual that its context will not be kept."""
+    idle = bool(program.calls) and not program.running and program.gap_s > 0
+    return idle and now - program.idle_since > _OVERDUE * program.gap_s
+
+
+def _return_chance(program: ProgramView) -> float:
+    """Return the chance that a program sends its next model call within the time of one; 0 if one runs already."""
+    if program.running or not program.calls or not program.gap_s:
         return 0.0
     return min(1.0, program.turn_s / program.gap_s)
