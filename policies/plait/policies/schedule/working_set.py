@@ -33,7 +33,7 @@ class WorkingSet(Policy):
     - Between fairness groups, the one that was served least goes first: Autellix (arXiv 2502.13965).
 
     Differs from ThunderAgent: a context counts with its growth, which is learned from earlier turns and programs and
-    from what the plan still has ahead; a paused program resumes on any engine with room.
+    from what the plan still has ahead; a paused program may resume on another engine that idles.
     """
 
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
@@ -51,7 +51,9 @@ class WorkingSet(Policy):
         if self._fits(own, worker, view):
             return None
         for other in sorted(view.workers, key=lambda each: (each.running, each.name)):
-            if other is not worker and other.takes(step) and self._fits(view.program(step, other.name), other, view):
+            # A program moves only to an engine that idles: there it has to read its context again.
+            able = other is not worker and other.takes(step) and (step.home is None or not other.running)
+            if able and self._fits(view.program(step, other.name), other, view):
                 return Pin(other.name, f"{other.name} has room for its program")
         size = max(1, own.tokens + own.growth)
         load = worker.running + sum(_return_chance(each) for each in self._ahead(own, worker, view))
