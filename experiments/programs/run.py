@@ -6,8 +6,8 @@ earlier one ends; the best k is chosen afterwards, by makespan), and the policy 
 
     python -m experiments programs [--case "48 agents"] [--seeds 21 22 23]
 
-Claimed before the rows were made: within 1.1 of the makespan of the best k, at most 1.15 prompt tokens computed for each
-unique one, p99 of an agent at most twice that without a policy. Settings were chosen with seeds 1 and 2.
+Claimed before the rows were made: within 1.1 of the makespan of the best k, at most 1.15 prompt tokens computed for
+each unique one, p99 of an agent at most twice that without a policy. Settings were chosen with seeds 1 and 2.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ def page_of(rows: Sequence[Played], command: str) -> str:
     )  # fmt: skip
     lines = [
         "# Many agents on few engines", "",
-        "Agents share engines whose prefix cache does not hold the contexts of all. May plait decide alone how many are "
-        "active at once? Each agent has about ten turns; a turn continues the last one's context, writes 100 tokens and "
+        "Agents share engines whose prefix cache does not hold the contexts of all. May plait decide alone how many "
+        "are active at once? Each agent has about ten turns; a turn continues the last one's context, writes 100 "
+        "tokens and "
         "calls a tool, whose result the next turn reads. All share a header of 2,000 tokens. An engine reads 8,000 "
         "prompt tokens a second, during which it does not decode, and its cache holds 120,000 tokens, unless the case "
         "differs (`workload.py`).", "",

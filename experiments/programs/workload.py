@@ -1,4 +1,4 @@
-"""Agents on simulated engines whose prefix cache does not hold the contexts of all: the workload, and how it is played."""
+"""Agents on simulated engines whose prefix cache does not hold the contexts of all: the workload and its simulation."""
 
 from __future__ import annotations
 

@@ -92,7 +92,11 @@ def _check_queue(machine: Machine) -> None:
     waiting = machine.queue.programs.waiting.nodes()
     places.update(node.id for node in waiting)
     active = all(machine.queue.is_active(node.place.lane) for node in waiting)
-    _demand(active or bool(machine.timers.heap), min((node.id for node in waiting), default=""), "waits for room and nothing runs")
+    _demand(
+        active or bool(machine.timers.heap),
+        min((node.id for node in waiting), default=""),
+        "waits for room and nothing runs",
+    )
     places.update(_check_held_by_budgets(machine, places))
     for node in machine.nodes.values():
         where = places[node.id]

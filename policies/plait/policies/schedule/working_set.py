@@ -17,29 +17,30 @@ _OVERDUE = 5.0
 
 
 class WorkingSet(Policy):
-    """Admits programs (agents, sessions) while their contexts fit an engine's prefix cache together. Otherwise each turn
-    reads its whole context again, because the turns of others have displaced it.
+    """Admits programs (agents, sessions) while their contexts fit an engine's prefix cache together. Otherwise each
+    turn reads its whole context again, because the turns of others have displaced it.
 
     A turn starts if its program's contexts fit the cache together with those of the programs that came before it, now
-    and as all of them grow. So the programs that came last pause, at their tool calls, and resume when earlier ones have
-    ended. A program that fits no cache runs when it is the first. Rules and their sources:
+    and as all of them grow. So the programs that came last pause, at their tool calls, and resume when earlier ones
+    have ended. A program that fits no cache runs when it is the first. Rules and their sources:
 
     - Schedule programs, not calls, and pause them at tool calls: ThunderAgent (arXiv 2602.13692).
-    - A context in a long tool call is kept only while that is worth more than what the engine could do meanwhile:
-      Continuum (arXiv 2511.02230). Here the next program goes on if the engine's running calls, and those that are
-      about to return from tools, are too few to pay for reading a context again (`read`).
+    - A context in a tool call is kept only while that is cheaper than reading it again: Continuum (arXiv 2511.02230).
+      Here nothing is held if an engine reads its whole cache in less time than a turn and its tool calls take
+      (`prefill_rate`), nor while it has too few calls, those about to return from tools included (`read`).
     - Order of arrival, most recently paused first: ThunderAgent's router resumes the most recent, since its context is
       the likeliest to be cached. Pausing the last to arrive gives the same order, and nobody is overtaken for ever.
     - Between fairness groups, the one that was served least goes first: Autellix (arXiv 2502.13965).
 
     Differs from ThunderAgent: a context counts with its growth, which is learned from earlier turns and programs and
-    from what the plan still has ahead; a paused program may resume on another engine that idles.
+    from what the plan still has ahead; a paused program may resume on another engine without any.
     """
 
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
 
+    prefill_rate: float = Field(default=14_000.0, gt=0, description="Prompt tokens a second that an engine reads.")
     read: float = Field(
-        default=600.0,
+        default=150.0,
         ge=0,
         description="Prompt tokens that an engine reads in the time that it decodes one token of each sequence.",
     )
@@ -51,10 +52,17 @@ class WorkingSet(Policy):
         if self._fits(own, worker, view):
             return None
         for other in sorted(view.workers, key=lambda each: (each.running, each.name)):
-            # A program moves only to an engine that idles: there it has to read its context again.
-            able = other is not worker and other.takes(step) and (step.home is None or not other.running)
-            if able and self._fits(view.program(step, other.name), other, view):
+            # A program moves only to an engine that has none: there it has to read its context again.
+            idle = step.home is None or not any(each.running or each.calls for each in view.programs(other.name))
+            if (
+                other is not worker
+                and idle
+                and other.takes(step)
+                and self._fits(view.program(step, other.name), other, view)
+            ):
                 return Pin(other.name, f"{other.name} has room for its program")
+        if own.gap_s and (worker.cache_tokens or 0) < self.prefill_rate * (own.gap_s + own.turn_s):
+            return None
         size = max(1, own.tokens + own.growth)
         load = worker.running + sum(_return_chance(each) for each in self._ahead(own, worker, view))
         # With fewer calls than that, decoding one more sequence gains more than reading a context again costs.
