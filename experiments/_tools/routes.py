@@ -45,18 +45,19 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
     reached = {way: part_reached(each, ways) for way, each in ways.items()}
     check = "wrong answers are noticed" if checked else "nothing is checked"
     lines_ = _lines(said, ways, reached, ends, right.points(), saved.percent())
-    few = ", or one problem if that is more," if len(texts) * LOSE < len(halves) else ""
+    few = ", or one problem if that is more" if len(texts) * LOSE < len(halves) else ""
     note = (
-        f"*Change* and *saved*: against always the tier that is right most often. The route may cost "
-        f"{100 * LOSE:.0f} point{few} on the half that it is fitted to. Prices found: "
-        f"{' and '.join(f'{route.price:.1e}' for route in routes)} a token. *At random*: a tier drawn as often as the "
-        "route ends in it. *In turn*: all tiers, cheapest first, until one is right. *In hindsight*: of the orders "
-        "that are the same for all problems and right as often as the best tier, the cheapest, chosen on these very "
-        "problems; a route saves more than that only where a problem's text tells how hard it is. *Oracle*: knows the "
-        "cheapest that is right. In brackets: 95 % intervals, bootstrap over problems, routes and orders as they are."
+        "*Change* and *saved* compare a choice with the tier that is right most often, used for all problems. On the "
+        f"half that it is fitted to, the route may lose {100 * LOSE:.0f} point{few}; the prices found are "
+        f"{' and '.join(f'{route.price:.1e}' for route in routes)} a token. *At random* draws a tier as often as the "
+        "route ends in it. *In turn* tries all tiers, the cheapest first, until one is right. *In hindsight* is one "
+        "order of tiers for all problems: the cheapest of those that are right as often as the best tier, chosen on "
+        "these very problems. A route saves more than that order only where a problem's text tells how hard it is. "
+        "*Oracle* knows the cheapest tier that is right. Brackets hold 95 % intervals (bootstrap over problems; routes "
+        "and orders are fixed)."
     )
     if any("model=large" in key for key in said.tiers):
-        note += " What the larger model does is marked `model=large` here."
+        note += " `model=large` marks the tiers of the larger model."
     columns = ("choice", "solved", "tokens", "of the oracle's saving", "change", "saved", "ends in it")
     found.tables.append(Table(f"Choosing, {words}, {check}", columns, lines_, note))
     key = f"{name}-{'checked' if checked else 'unchecked'}"
@@ -69,10 +70,11 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
     }  # fmt: skip
     met = "reached" if said.saved >= GOAL and right.value >= -LOSE - 1e-9 else "not reached"
     found.claims.append(
-        f"Choosing among {len(said.tiers)} tiers of {words} where {check}: the route saves {_percent(reached[ROUTE])} "
-        f"of what the oracle would (the goal of {100 * GOAL:.0f} % at a point at most is {met}), {right.points()} "
-        f"against always `{said.best}`, {saved.percent()} fewer tokens; {100 * threads:.0f} % of the problems end in "
-        f"threads. The best order in hindsight, the same for all problems, saves {_percent(reached[HINDSIGHT])} of it."
+        f"Choosing among {len(said.tiers)} tiers of {words} where {check}, the route saves {_percent(reached[ROUTE])} "
+        f"of what the oracle saves. The goal of {100 * GOAL:.0f} % at a loss of at most a point is {met}. Beside "
+        f"`{said.best}` for all problems it changes {right.points()} and generates {saved.percent()} fewer tokens; "
+        f"{100 * threads:.0f} % of the problems end in threads. The best order in hindsight saves "
+        f"{_percent(reached[HINDSIGHT])} of what the oracle saves."
     )
     if checked:
         points = [(each.tokens, _exactly(each.right), key) for key, each in said.tiers.items()]
