@@ -10,9 +10,10 @@ import pytest
 from scripts.checkout import ROOTS, SIDE
 from tests.test_architecture import ROOT, sources
 
-MAX_PLAIT_LINES = 71_600
-MAX_LIBRARY_LINES = 59_200
-MAX_ALL_LINES = 98_000
+# 550 more than before for working sets and sessions (ADR 0031).
+MAX_PLAIT_LINES = 72_150
+MAX_LIBRARY_LINES = 59_800
+MAX_ALL_LINES = 98_650
 APPLICATIONS = "orchestrator/plait/apps/"
 
 

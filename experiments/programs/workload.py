@@ -50,19 +50,15 @@ CASES: dict[str, Case] = {
     "24 agents": Case(),
     "48 agents": Case(48),
     "48, turns unknown": Case(48, known=False),
-    "48, unequal": Case(48, varied=True),
     "48, unequal, unknown": Case(48, varied=True, known=False),
     "48, short tools": Case(48, tool_s=0.5),
     "48, tools of 20 s": Case(48, tool_s=20.0),
-    "48, results of 500": Case(48, turns=20, read=500),
     "48, cache halved": Case(48, cache=60_000),
     "one giant of 60 turns": Case(32, giant=60),
-    "arriving, 0.3 a second": Case(72, rate=0.3),
-    "arriving, unequal": Case(72, rate=0.25, varied=True, known=False),
-    "4 engines": Case(128, engines=4),
-    "4 engines, arriving": Case(192, engines=4, rate=1.0, varied=True),
-    "16 engines": Case(512, engines=16),
-    "all fit": Case(24, cache=1_000_000),
+    "72 arriving, unequal, unknown": Case(72, rate=0.25, varied=True, known=False),
+    "4 engines, 96 agents": Case(96, engines=4),
+    "16 engines, 384 agents": Case(384, engines=16),
+    "24 agents, all fit": Case(24, cache=1_000_000),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from experiments.programs import workload
 from experiments.programs.workload import Case, play
@@ -192,7 +192,6 @@ def test_a_policy_that_raises_fails_its_run_and_no_other() -> None:
     assert report.failed == 4 and report.failure is not None and "which?" in report.failure.message
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     turns=st.lists(st.integers(1, 9), min_size=1, max_size=9),
     cache=st.sampled_from([300, 2_000, 5_000, 20_000]),

@@ -42,7 +42,7 @@ class ProgramView(NamedTuple):
     running: int
     """Model calls that run. With 0 its contexts are idle."""
     calls: tuple[str, ...]
-    """Ids of its tool calls under way; `View.peers` says how long such calls take."""
+    """Ids of its running tool calls; `View.peers` says how long such calls take."""
     idle_since: float
     """Time at which its last model call ended."""
     turn_s: float

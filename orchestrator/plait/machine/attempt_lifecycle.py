@@ -83,8 +83,6 @@ class Slots:
         worker.load += tokens
         worker.running += 1
         self._queue.count_start(attempt)
-        if run.policies.admitters:
-            self._queue.programs.begin(attempt, records.now)
         if node.place.prefix_group is not None:
             prefix_groups.count_start(node.place.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
@@ -154,9 +152,7 @@ class Slots:
             run.meter.add(usage, read)
         node.attempts.spent = usage if node.attempts.spent is None else node.attempts.spent + usage
         worker.load -= attempt.left
-        self._queue.count_end(attempt, usage)
-        if run.policies.admitters:
-            self._queue.programs.end(attempt, usage, read, self._records.now)
+        self._queue.count_end(attempt, usage, read, self._records.now)
         if node.place.prefix_group is not None:
             prefix_groups.count_end(node.place.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:

@@ -224,7 +224,8 @@ class ReadyQueue:
 
     def leave(self, run: Run) -> None:
         """Remove a finished run from its share and its program. A share without a run is deleted."""
-        self.programs.leave(run)
+        if run.policies.program is not None:
+            self.programs.leave(run, run.policies.program)
         share = run.share
         share.runs -= 1
         if not share.runs:
@@ -242,14 +243,18 @@ class ReadyQueue:
         """Count an attempt that begins."""
         node = attempt.node
         share = node.run.share
+        if node.run.policies.admitters:
+            self.programs.begin(attempt)
         if node.step.op.kind == "think":
             attempt.due = share.think.begin()
         else:
             share.call.served += 1
 
-    def count_end(self, attempt: Attempt, usage: Usage) -> None:
-        """Count the end of an attempt, which gives its slot back."""
+    def count_end(self, attempt: Attempt, usage: Usage, read: bool, now: float) -> None:
+        """Count the end of an attempt, which gives its slot back; `read`: with a value."""
         node, worker = attempt.node, attempt.worker
+        if node.run.policies.admitters:
+            self.programs.end(attempt, usage, read, now)
         worker.running -= 1
         if not 0 <= worker.listed <= worker.running:
             self._pool_of[worker.name].offer(worker)

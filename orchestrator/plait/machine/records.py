@@ -36,7 +36,7 @@ from .run_statistics import (
     Meter,
     Outcome,
     PathTokens,
-    Program,
+    ProgramRecord,
     Share,
     TemplateKeys,
     lane_of,
@@ -322,6 +322,8 @@ class RunPolicies:
     """Policies that review its events."""
     admitters: tuple[Policy, ...] = ()
     """Policies that admit it to an engine whose cache is short."""
+    program: ProgramRecord | None = None
+    """Its contexts, once it has some and policies admit it."""
     watch: bool = False
     """Whether any policy places its steps or reviews its events."""
     needs_stream: bool = False
@@ -380,8 +382,6 @@ class Run:
     """Bytes of values that its joins have read and that were inserted into its prompts and arguments."""
     wake: float | None = None
     """Time of the next review by a policy."""
-    program: Program | None = None
-    """Its contexts, if policies admit it."""
     meter: Meter = field(default_factory=Meter)
     cancelled: tuple[Cause, str] | None = None
     """Cause and message of its cancellation by the user."""

@@ -523,7 +523,7 @@ class Habits:
 
 
 @dataclass(slots=True, eq=False)
-class Context:
+class ProgramContext:
     """The end of a trajectory."""
 
     worker: str
@@ -537,8 +537,8 @@ class Context:
 
 
 @dataclass(slots=True, eq=False)
-class Program:
-    """The contexts of a run or a session, and its tool calls under way."""
+class ProgramRecord:
+    """The contexts of a run or a session, and its running tool calls."""
 
     name: str
     planner: str
@@ -546,10 +546,10 @@ class Program:
     """Ticket of its first model call: programs are admitted in this order."""
     first: int
     """Tokens of its first prompt."""
-    contexts: dict[str, Context] = field(default_factory=dict[str, Context])
+    contexts: dict[str, ProgramContext] = field(default_factory=dict[str, ProgramContext])
     """By the id of the step, the oldest first."""
     calls: dict[str, float] = field(default_factory=dict[str, float])
-    """Tool calls under way, with the time of their start."""
+    """Running tool calls, with the time of their start."""
     header: int | None = None
     """Tokens at its beginning that another program had left in the cache."""
     running: int = 0

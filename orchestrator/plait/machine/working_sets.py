@@ -19,7 +19,7 @@ from ..core.view import ProgramView
 from .backlog import Backlog
 from .prefix_groups import prompt_tokens
 from .records import Attempt, Node, Run, WorkerState
-from .run_statistics import Context, Habits, Program
+from .run_statistics import Habits, ProgramContext, ProgramRecord
 
 FIRST_GROWTH = 6
 """Final size of a program's context in multiples of its first prompt, before any program has shown its growth."""
@@ -33,20 +33,20 @@ SESSION_GAPS = 3.0
 class Room:
     """The programs with contexts on one worker."""
 
-    programs: dict[Program, None] = field(default_factory=dict[Program, None])
+    programs: dict[ProgramRecord, None] = field(default_factory=dict[ProgramRecord, None])
     tokens: int = 0
     """Tokens of their contexts."""
     expected: int = 0
     """The same, with the expected growth of each."""
 
 
-class Admission(Backlog[Node]):
+class AdmissionQueue(Backlog[Node]):
     """Steps of programs that are not admitted, by lane and fairness group; in each the program that came first goes
     first."""
 
     def put(self, key: str, node: Node) -> None:
         """Add a step."""
-        arrival = node.run.program.arrival if node.run.program is not None else node.place.ticket
+        arrival = node.run.policies.program.arrival if node.run.policies.program is not None else node.place.ticket
         entry = node.place.priority, (float(arrival),), node.place.ticket, node
         heapq.heappush(self.heaps.setdefault(key, []), entry)
 
@@ -57,10 +57,10 @@ class WorkingSets:
     def __init__(self) -> None:
         self.rooms: dict[str, Room] = {}
         """By worker."""
-        self.waiting = Admission()
+        self.waiting = AdmissionQueue()
         self.stirred: bool = False
         """Whether something has ended since the waiting steps were checked."""
-        self._sessions: dict[str, Program] = {}
+        self._sessions: dict[str, ProgramRecord] = {}
         """The programs of sessions, those without a run first."""
         self._habits: dict[str, Habits] = {}
         """By planner."""
@@ -71,14 +71,14 @@ class WorkingSets:
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 
-    def begin(self, attempt: Attempt, now: float) -> None:
+    def begin(self, attempt: Attempt) -> None:
         """Record the start of an attempt."""
-        node, worker = attempt.node, attempt.worker
+        node, worker, now = attempt.node, attempt.worker, attempt.started
         if node.place.lane == "call":
-            if node.run.program is not None:
-                node.run.program.calls[node.id] = now
+            if node.run.policies.program is not None:
+                node.run.policies.program.calls[node.id] = now
             return
-        if worker.cache_tokens is None or (node.run.program is None and not continues(node)):
+        if worker.cache_tokens is None or (node.run.policies.program is None and not continues(node)):
             return
         program = self._program_of(node)
         if program.contexts and not program.running and node.after is None:
@@ -88,7 +88,7 @@ class WorkingSets:
         context = self._take_parent(program, node)
         if context is None:
             tokens = max(0, prompt_tokens(node) - (program.header or 0))
-            context = Context(worker.name, tokens, self._growth_of(program, node, tokens), _ahead(node))
+            context = ProgramContext(worker.name, tokens, self._growth_of(program, node, tokens), _ahead(node))
             self._count(program, context, 1)
         elif context.worker != worker.name:
             self._count(program, context, -1)
@@ -97,7 +97,7 @@ class WorkingSets:
         context.running = True
         program.contexts[node.id] = context
 
-    def _take_parent(self, program: Program, node: Node) -> Context | None:
+    def _take_parent(self, program: ProgramRecord, node: Node) -> ProgramContext | None:
         """Take out the context that a step continues, unless other steps will continue it too."""
         if (again := program.contexts.pop(node.id, None)) is not None:
             return again
@@ -113,7 +113,7 @@ class WorkingSets:
 
     def end(self, attempt: Attempt, usage: Usage, read: bool, now: float) -> None:
         """Record the end of an attempt; `read`: with a value."""
-        node, program = attempt.node, attempt.node.run.program
+        node, program = attempt.node, attempt.node.run.policies.program
         self.stir()
         if program is None:
             return
@@ -129,14 +129,18 @@ class WorkingSets:
         if node.attempts.live is not None:
             return  # its other attempt runs
         context.running = False
-        if not read or not continues(node):
+        if read and continues(node):
+            self._add_turn(program, context, attempt, usage)
+        else:
             self._drop(program, node.id)
-            return
-        habits = self._habits_of(program)
-        habits.turns, habits.turn_seconds = habits.turns + 1, habits.turn_seconds + now - attempt.started
+
+    def _add_turn(self, program: ProgramRecord, context: ProgramContext, attempt: Attempt, usage: Usage) -> None:
+        """Record a turn that ended with a value: the size of its context, and what it shows of later turns."""
+        node, habits = attempt.node, self._habits_of(program)
+        habits.turns, habits.turn_seconds = habits.turns + 1, habits.turn_seconds + program.idle_since - attempt.started
         if program.header is None:
             program.header = usage.cached if node.after is None else 0
-        # Where the engine does not count prompts, the estimate at the start stands for them.
+        # If the engine does not count prompts, the estimate at the start is used.
         total = (usage.prompt or context.tokens + program.header) + usage.completion - program.header
         if node.after is not None and (parent := program.contexts.get(node.after.id)) is not None:
             total -= parent.tokens
@@ -148,10 +152,11 @@ class WorkingSets:
         context.tokens, context.ahead = max(0, total), ahead
         context.growth = self._growth_of(program, node, context.tokens)
         self._count(program, context, 1)
-        for name in [name for name, each in program.contexts.items() if not each.running][: -program.widest]:
+        idle = [name for name, known in program.contexts.items() if not known.running]
+        for name in idle[: -program.widest]:
             self._drop(program, name)
 
-    def _growth_of(self, program: Program, node: Node, tokens: int) -> int:
+    def _growth_of(self, program: ProgramRecord, node: Node, tokens: int) -> int:
         """Return the tokens by which a context is expected to grow."""
         learned = self._habits_of(program)
         if not _is_open(node):
@@ -163,28 +168,26 @@ class WorkingSets:
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
-    def _habits_of(self, program: Program) -> Habits:
+    def _habits_of(self, program: ProgramRecord) -> Habits:
         return self._habits.setdefault(program.planner, Habits())
 
-    def _program_of(self, node: Node) -> Program:
+    def _program_of(self, node: Node) -> ProgramRecord:
         """Return the program of a step, which is made if it is new."""
         run = node.run
-        if run.program is None:
+        if run.policies.program is None:
             name = run.request.session and f"{run.request.tenant}/{run.request.session}"
             known = self._sessions.pop(name, None) if name else None
             if known is None:
-                known = Program(name or run.id, run.request.planner.name, node.place.ticket, prompt_tokens(node))
+                known = ProgramRecord(name or run.id, run.request.planner.name, node.place.ticket, prompt_tokens(node))
             known.runs += 1
             if name:
                 self._sessions[name] = known  # at the end: those that began last are forgotten last
-            run.program = known
-        return run.program
+            run.policies.program = known
+        return run.policies.program
 
-    def leave(self, run: Run) -> None:
-        """Remove a finished run. The newest context of a session stays."""
-        program, run.program = run.program, None
-        if program is None:
-            return
+    def leave(self, run: Run, program: ProgramRecord) -> None:
+        """Remove a finished run from its program. The newest context of a session stays."""
+        run.policies.program = None
         self.stir()
         program.runs -= 1
         if program.runs:
@@ -212,18 +215,18 @@ class WorkingSets:
                 if context.worker == worker and not context.running:
                     self._drop(program, name)
 
-    def _drop(self, program: Program, name: str) -> None:
+    def _drop(self, program: ProgramRecord, name: str) -> None:
         context = program.contexts.pop(name)
         self._count(program, context, -1)
 
-    def _count(self, program: Program, context: Context, sign: int) -> None:
+    def _count(self, program: ProgramRecord, context: ProgramContext, sign: int) -> None:
         """Add a context to the working set of its worker, or take it out."""
         room = self.rooms.setdefault(context.worker, Room())
         room.tokens += sign * context.tokens
         room.expected += sign * (context.tokens + context.growth)
         if sign > 0:
             room.programs[program] = None
-        elif not any(each.worker == context.worker and each is not context for each in program.contexts.values()):
+        elif not any(other.worker == context.worker and other is not context for other in program.contexts.values()):
             room.programs.pop(program, None)
 
     # -- admission -----------------------------------------------------------------------------------------------------
@@ -231,7 +234,7 @@ class WorkingSets:
     def is_short(self, node: Node, worker: WorkerState, now: float) -> bool:
         """Return whether a step is part of a program, and the programs on a worker may outgrow its cache with it."""
         cache, run = worker.cache_tokens, node.run
-        if cache is None or (run.program is None and not continues(node)):
+        if cache is None or (run.policies.program is None and not continues(node)):
             return False
         if self._expected(node, worker) > cache and self._sessions:
             self._forget_idle_sessions(now)
@@ -239,14 +242,14 @@ class WorkingSets:
 
     def _expected(self, node: Node, worker: WorkerState) -> int:
         room = self.rooms.get(worker.name) or Room()
-        return room.expected if node.run.program in room.programs else room.expected + sum(self._size(node))
+        return room.expected if node.run.policies.program in room.programs else room.expected + sum(self._size(node))
 
     def _size(self, node: Node) -> tuple[int, int]:
         """Return the tokens of a step's program wherever they are, or of its first prompt, and the expected growth."""
         program = self._program_of(node)
         if program.contexts:
             contexts = program.contexts.values()
-            return sum(each.tokens for each in contexts), sum(each.growth for each in contexts)
+            return sum(context.tokens for context in contexts), sum(context.growth for context in contexts)
         tokens = max(0, prompt_tokens(node) - (program.header or 0))
         return tokens, self._growth_of(program, node, tokens)
 
@@ -262,7 +265,7 @@ class WorkingSets:
         """Return the programs with contexts on a worker."""
         return [self._view(program, worker) for program in self.rooms.get(worker, Room()).programs]
 
-    def _view(self, program: Program, worker: str) -> ProgramView:
+    def _view(self, program: ProgramRecord, worker: str) -> ProgramView:
         here = [context for context in program.contexts.values() if context.worker == worker]
         habits = self._habits_of(program)
         return ProgramView(

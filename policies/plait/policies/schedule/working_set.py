@@ -12,6 +12,8 @@ from plait.core.view import ProgramView, StepView, View, WorkerView
 
 __all__ = ["WorkingSet"]
 
+_CACHE_SHARE = 0.85
+"""Share of a cache that the active programs may take; the rest holds what has just ended."""
 _OVERDUE = 5.0
 """Multiples of the usual time of tool calls after which a program in one no longer counts."""
 
@@ -29,7 +31,7 @@ class WorkingSet(Policy):
       Here nothing is held if an engine reads its whole cache in less time than a turn and its tool calls take
       (`prefill_rate`), nor while it has too few calls, those about to return from tools included (`read`).
     - Order of arrival, most recently paused first: ThunderAgent's router resumes the most recent, since its context is
-      the likeliest to be cached. Pausing the last to arrive gives the same order, and nobody is overtaken for ever.
+      the likeliest to be cached. Pausing the last to arrive gives the same order, and no program is overtaken for ever.
     - Between fairness groups, the one that was served least goes first: Autellix (arXiv 2502.13965).
 
     Differs from ThunderAgent: a context counts with its growth, which is learned from earlier turns and programs and
@@ -38,22 +40,21 @@ class WorkingSet(Policy):
 
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
 
-    prefill_rate: float = Field(default=14_000.0, gt=0, description="Prompt tokens a second that an engine reads.")
+    prefill_rate: float = Field(default=14_000.0, gt=0, description="Prompt tokens a second that a worker reads.")
     read: float = Field(
         default=150.0,
         ge=0,
-        description="Prompt tokens that an engine reads in the time that it decodes one token of each sequence.",
+        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
     )
-    fill: float = Field(default=0.85, gt=0, description="Share of an engine's cache that the active programs may take.")
 
     def admit(self, step: StepView, worker: WorkerView, view: View) -> Pin | Defer | None:
         """Return nothing if the step's program fits its worker, else another worker with room, or a hold."""
         own = view.program(step, worker.name)
         if self._fits(own, worker, view):
             return None
-        for other in sorted(view.workers, key=lambda each: (each.running, each.name)):
+        for other in sorted(view.workers, key=lambda other: (other.running, other.name)):
             # A program moves only to an engine that has none: there it has to read its context again.
-            idle = step.home is None or not any(each.running or each.calls for each in view.programs(other.name))
+            idle = step.home is None or not any(guest.running or guest.calls for guest in view.programs(other.name))
             if (
                 other is not worker
                 and idle
@@ -64,7 +65,7 @@ class WorkingSet(Policy):
         if own.gap_s and (worker.cache_tokens or 0) < self.prefill_rate * (own.gap_s + own.turn_s):
             return None
         size = max(1, own.tokens + own.growth)
-        load = worker.running + sum(_return_chance(each) for each in self._ahead(own, worker, view))
+        load = worker.running + sum(map(_return_chance, self._ahead(own, worker, view)))
         # With fewer calls than that, decoding one more sequence gains more than reading a context again costs.
         if load < self.read * view.expected_tokens(step) / size:
             return None
@@ -74,24 +75,24 @@ class WorkingSet(Policy):
     def _ahead(self, own: ProgramView, worker: WorkerView, view: View) -> list[ProgramView]:
         """Return the programs that go before one on a worker, without those whose tool calls are overdue."""
         programs = view.programs(worker.name)
-        return [each for each in programs if each.arrival < own.arrival and not _is_overdue(each, view.now)]
+        return [other for other in programs if other.arrival < own.arrival and not _is_overdue(other, view.now)]
 
     def _fits(self, own: ProgramView, worker: WorkerView, view: View) -> bool:
         ahead, cache = self._ahead(own, worker, view), worker.cache_tokens
-        return cache is None or not ahead or peak_tokens([*ahead, own]) <= self.fill * cache
+        return cache is None or not ahead or peak_tokens([*ahead, own]) <= _CACHE_SHARE * cache
 
 
 def peak_tokens(programs: Sequence[ProgramView]) -> int:
     """Return the most tokens that programs will hold together if all grow alike and each leaves at its full size."""
     peak = tokens = 0
-    for count, program in enumerate(sorted(programs, key=lambda each: -each.growth), 1):
+    for count, program in enumerate(sorted(programs, key=lambda program: -program.growth), 1):
         tokens += program.tokens
         peak = max(peak, tokens + count * program.growth)
     return peak
 
 
 def _is_overdue(program: ProgramView, now: float) -> bool:
-    """Return whether a program's tool calls take so much longer than usual that its context will not be kept."""
+    """Return whether a program's tool calls take much longer than usual, so that its context will not be kept."""
     idle = bool(program.calls) and not program.running and program.gap_s > 0
     return idle and now - program.idle_since > _OVERDUE * program.gap_s
 
