@@ -86,10 +86,9 @@ def larger() -> dict[str, int]:
 
 
 LARGER: dict[str, int] = {
-    "plait.apps.commands.eval.EvalCounts.add": 17,
     "plait.apps.commands.run.show": 18,
     "plait.apps.common.columns.guess_columns": 19,
-    "plait.apps.common.outside._Walk._look": 21,
+    "plait_server.outside._Walk._look": 21,
     "plait.apps.repl.completion.ReplCompleter._plugins": 18,
     "plait.apps.repl.view.story": 21,
     "plait.apps.trace.read.read_trace": 18,
@@ -116,7 +115,7 @@ LARGER: dict[str, int] = {
     "plait.policies.merge.splice.Splice.merge": 20,
     "plait.policies.schedule.gang.Gang.place": 16,
     "plait.policies.schedule.predictive.Predictive.place": 17,
-    "plait_research.policies.search._leaf_selection.select_by_program": 21,
+    "plait_research.policies.search.leaf_sampling.select_by_program": 21,
     "plait_research.policies.search.ets.Ets.select_leaves": 22,
     "plait.runtime.client.answer._waited_for": 18,
     "plait.runtime.client.client.AsyncOrchestrator._submit": 20,

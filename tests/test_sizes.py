@@ -10,10 +10,10 @@ import pytest
 from scripts.checkout import ROOTS, SIDE
 from tests.test_architecture import ROOT, sources
 
-# 550 more than before for working sets and sessions (ADR 0031).
-MAX_PLAIT_LINES = 72_150
-MAX_LIBRARY_LINES = 59_800
-MAX_ALL_LINES = 98_650
+MAX_PLAIT_LINES = 69_646
+# The last two are 580 and 500 above what they were, for working sets and sessions (ADR 0031).
+MAX_LIBRARY_LINES = 57_830
+MAX_ALL_LINES = 98_500
 APPLICATIONS = "orchestrator/plait/apps/"
 
 

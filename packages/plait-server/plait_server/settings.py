@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,12 +13,22 @@ from plait.core.messages import explain, first_of_each, json_path
 from plait.core.renamed import current
 from plait.core.values import Frozen
 from plait.runtime.client.config import Config, table
-from plait.runtime.client.worker_factory import workers
+from plait.runtime.client.worker_factory import build_workers, fit_model
 from plait.runtime.plugins.loader import Plugins
 
 __all__ = ["Settings", "Tenant", "Upstream", "workers_of"]
 
+OFFERED = (
+    *("single", "sample", "adaptive", "route", "decompose", "llmcompiler", "refine", "skeleton"),
+    *("skeleton-graph", "think-summarize", "threads", "route-features", "route-record"),
+)
+"""Planners that requests may name by default, of those that are installed."""
 _HASH = r"^sha256:[0-9a-f]{64}$"
+
+
+def _installed(planners: Collection[str]) -> tuple[str, ...]:
+    there = Plugins().listed("planner")
+    return tuple(name for name in planners if name in there)
 
 
 class Upstream(Frozen):
@@ -137,10 +147,7 @@ class OfferSettings(Frozen):
     """What runs the model, in place of `worker`, `model` and `base_url`."""
     aliases: dict[str, str] = {}
     """Names of models that stand for others: `fast = "plait/sample:n=4@qwen3"`."""
-    planners: tuple[str, ...] = (
-        *("single", "sample", "adaptive", "route", "decompose", "llmcompiler", "refine", "skeleton"),
-        *("skeleton-graph", "think-summarize", "threads"),
-    )
+    planners: tuple[str, ...] = Field(default_factory=lambda: _installed(OFFERED))
     """Planners that requests may name. `fixed`, which reads a file, is not among them by default."""
     extra_body: tuple[str, ...] = ("bad_words", "ignore_eos", "min_tokens")
     """Fields of requests to an upstream that plans and prompts of tenants may set by themselves (`extra_body`). Without
@@ -246,7 +253,7 @@ def workers_of(config: Config, settings: Settings) -> list[Any]:
     """Return the workers of all upstreams, not started."""
     made: list[Any] = []
     for place, upstream in enumerate(settings.upstreams or (Upstream(),), 1):
-        served = workers(upstream.config(config), Plugins())
+        served = build_workers(fit_model(upstream.config(config)), Plugins())
         for worker in served:
             if len(served) == 1 and (upstream.name or any(worker.name == other.name for other in made)):
                 worker.name = upstream.name or f"{worker.name}-{place}"
