@@ -108,9 +108,9 @@ def page_of(rows: Sequence[Played], command: str) -> str:
         f"`{command}`", "",
         "**Claim, written before the rows: within 1.1 of the makespan of the best k, at most 1.15 prompt tokens "
         "computed for each unique one, p99 of an agent at most twice that without a policy.** The best k is chosen "
-        "afterwards from 8, 10 and 12 agents an engine, and 24 with slow tools; `working-set` does not "
-        f"know it. Its settings were chosen with seeds 1 and 2. Medians of seeds "
-        f"{', '.join(map(str, seeds))}, smallest and largest in brackets; ratios are taken seed by seed. Virtual time: the load of the machine does not count.", "",
+        "afterwards from 8, 10 and 12 agents an engine, and 24 with slow tools; `working-set` does not know it. Its "
+        "settings were chosen with seeds 1 and 2. Ratios are taken seed by seed. Virtual time: the load of the machine "
+        f"does not count. Medians of seeds {', '.join(map(str, seeds))}, smallest and largest in brackets.", "",
         f"| {' | '.join(columns)} |", "|---" * len(columns) + "|",
     ]  # fmt: skip
     for name in CASES:
