@@ -153,6 +153,9 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._responses)
 
+    def __contains__(self, stored: StoredResponse) -> bool:
+        return stored.id in self._responses
+
     def close(self) -> None:
         """Wait until everything is written."""
         if self._thread is not None:

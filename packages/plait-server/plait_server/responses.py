@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -62,7 +63,7 @@ class ResponsesApi:
         if is_stored:
             await self._store.add(stored)
         if not is_followed:
-            return await self._whole(request, stored, live, is_stored)
+            return await self._whole(request, stored, live)
         self._follow_run(stored, live)
         if body.stream:
             return EventStream(
@@ -182,7 +183,7 @@ class ResponsesApi:
                           "previous_response_id")  # fmt: skip
         return [*before.conversation, *read_items(before.response["output"]), *new], items
 
-    async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun, is_stored: bool) -> Response:
+    async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun) -> Response:
         handle = live.handle
         try:
             answer = await unless_disconnected(
@@ -194,7 +195,7 @@ class ResponsesApi:
             if (error := _fill_response(stored, answer)) is not None:
                 raise error
             stored.over = True
-            if is_stored:
+            if stored in self._store:
                 await self._store.write(stored)
             return await asyncio.to_thread(JSONResponse, stored.response)
         finally:
@@ -204,6 +205,10 @@ class ResponsesApi:
         """Follow a run to its end, also if others follow it."""
         try:
             async for event in write_stream(ResponseWriter(stored.response), stream_choices([live])):
+                # Before the last event is sent: a server that is killed then must not lose what it has confirmed.
+                if stored.response["status"] not in ("queued", "in_progress") and stored in self._store:
+                    with contextlib.suppress(ApiError):  # the client gets its answer also if it cannot be stored
+                        await self._store.write(stored)
                 stored.add(event)
         except Exception as error:  # the driver broke down
             stored.response.update(status="failed", error={"code": "server_error", "message": str(error)})
