@@ -142,6 +142,9 @@ class Body(StructuredOutputFields):
                     raise invalid(f"unknown parameter: {name[:80]!r}", name[:80], "unknown_parameter")
             elif row.support == "refused" or (strict and row.support == "ignored" and name in (self.model_extra or {})):
                 raise unsupported(name, f"`{name}` is not taken here: {row.note}")
+        if strict and self.client_tools.dropped:
+            kind = self.client_tools.dropped[0]
+            raise unsupported("tools", f"a tool of type {kind[:80]!r} is run by another server: leave it out")
 
     @property
     def upstream_fields(self) -> dict[str, Any]:
@@ -155,7 +158,8 @@ class Body(StructuredOutputFields):
         rows = ((name, find_row(name, self.table.endpoint)) for name, _ in self._given_fields())
         unread = [name for name, row in rows if row is None or row.support == "ignored"]
         tools = self.client_tools
-        return fit_in_header([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
+        unread += ["tools.format"] if tools.has_unenforced_grammar else []
+        return fit_in_header([*unread, *(f"tools.{kind}" for kind in tools.dropped)])
 
     @property
     def client_tools(self) -> ClientTools:
@@ -166,8 +170,7 @@ class Body(StructuredOutputFields):
     @property
     def custom_tools(self) -> frozenset[str]:
         """The names of the tools that take any text."""
-        tools = self.client_tools
-        return tools.custom if tools.tools else frozenset()
+        return self.client_tools.custom
 
     @property
     def is_stored(self) -> bool:

@@ -6,10 +6,11 @@ Fields of the client's own are left out. Parts that a model cannot read are refu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .client_tools import to_arguments
+from .client_tools import join_namespace, to_arguments
 from .errors import ApiError, invalid, unsupported
 
 __all__ = ["read_blocks", "read_chat_messages", "read_frontend_message", "read_items"]
@@ -88,8 +89,15 @@ def _chat_call(call: Fields) -> Fields:
 # -- responses ---------------------------------------------------------------------------------------------------------
 
 
+_OTHER_ITEMS = re.compile(
+    "reasoning|mcp_(call|list_tools|approval_re(quest|sponse))|tool_search_(call|output)"
+    "|(web_search|file_search|code_interpreter|image_generation)_call"
+)
+"""Types of items that are left out: reasoning, and the tools that another server ran."""
+
+
 def read_items(given: str | Sequence[Fields]) -> list[Fields]:
-    """Return the messages of the items of an input or output. Reasoning is left out. Raises `ApiError`."""
+    """Return the messages of the items of an input or output. Raises `ApiError`."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}] if given else []
     messages: list[Fields] = []
@@ -107,7 +115,10 @@ def read_items(given: str | Sequence[Fields]) -> list[Fields]:
             call = {
                 "id": _field(item, "call_id", param),
                 "type": "function",
-                "function": {"name": _field(item, "name", param), "arguments": arguments},
+                "function": {
+                    "name": join_namespace(item.get("namespace"), _field(item, "name", param)),
+                    "arguments": arguments,
+                },
             }
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
@@ -116,7 +127,7 @@ def read_items(given: str | Sequence[Fields]) -> list[Fields]:
             output = item.get("output", "")
             content = output if isinstance(output, str) else _item_content(output, f"{param}.output")
             messages.append({"role": "tool", "tool_call_id": _field(item, "call_id", param), "content": content})
-        elif kind != "reasoning":
+        elif not _OTHER_ITEMS.fullmatch(str(kind)):
             raise unsupported(f"{param}.type", f"items of type {kind!r:.80} are not taken here")
     return messages
 
@@ -228,7 +239,9 @@ def _assistant_message(blocks: list[Fields], param: str) -> Fields:
             case "tool_use":
                 function = {"name": _field(block, "name", where), "arguments": json.dumps(block.get("input") or {})}
                 calls.append({"id": _field(block, "id", where), "type": "function", "function": function})
-            case "thinking" | "redacted_thinking":
+            case "thinking" | "redacted_thinking" | "server_tool_use":
+                pass
+            case str() as kind if kind.endswith("_tool_result"):  # of a tool that another server ran
                 pass
             case _:
                 raise _refused(where, "blocks", block, "text or tool_use")

@@ -14,10 +14,10 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .bodies import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, BodyTable, ServedStrategy, body_with, read_path
-from .client_tools import NAME, ClientTools, FunctionTool
+from .client_tools import NAME, FunctionTool
 from .conversations import read_blocks
 from .dialect import ApiDialect, Record, describe_answer, describe_step
-from .errors import ApiError, invalid, unsupported
+from .errors import ApiError, invalid
 from .structured_output import ClientObject
 from .tenants import ServedRun
 
@@ -40,6 +40,46 @@ class ClientTool(ClientObject):
     name: str = Field(pattern=NAME)
     description: str | None = None
     input_schema: dict[str, JsonValue] | None = None
+
+    @property
+    def offered(self) -> list[FunctionTool]:
+        """What is offered: nothing for a tool that Anthropic's server runs. Anthropic's models know the arguments of
+        the tools that a client runs by their type."""
+        schema, about = self.input_schema, self.description
+        if self.type not in (None, "custom"):
+            known = _TYPED_TOOLS.get(str(self.type).rpartition("_")[0])
+            if known is None:
+                return []
+            about, properties = known
+            schema = {"type": "object", "properties": dict(properties)}
+        return [FunctionTool(name=self.name, description=about, parameters=schema)]
+
+
+_TEXT: JsonValue = {"type": "string"}
+_LINES: JsonValue = {"type": "array", "items": {"type": "integer"}}
+_EDITS: Mapping[str, JsonValue] = {
+    **dict.fromkeys(("path", "file_text", "old_str", "new_str", "insert_text"), _TEXT),
+    "insert_line": {"type": "integer"},
+    "view_range": _LINES,
+}
+
+
+def _commands(names: str) -> JsonValue:
+    return {"type": "string", "enum": list[JsonValue](names.split())}
+
+
+_TYPED_TOOLS: Mapping[str, tuple[str, Mapping[str, JsonValue]]] = {
+    "bash": ("Run a command in a shell that keeps its state.", {"command": _TEXT, "restart": {"type": "boolean"}}),
+    "text_editor": (
+        "View, create and edit files.", {"command": _commands("view create str_replace insert"), **_EDITS},
+    ),
+    "memory": (
+        "Read and write the files of a memory under /memories.",
+        {"command": _commands("view create str_replace insert delete rename"), **_EDITS, "old_path": _TEXT,
+         "new_path": _TEXT},
+    ),
+}  # fmt: skip
+"""Description and arguments of the tools that Anthropic names by a type and a date."""
 
 
 class ThinkingConfig(ClientObject):
@@ -85,11 +125,7 @@ class CountBody(
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        for place, tool in enumerate(self.tools or ()):
-            if tool.type not in (None, "custom"):
-                raise unsupported(f"tools[{place}].type", f"the tool {tool.type!r} is not run here: describe it as one "
-                                  "of your own, with `input_schema`")  # fmt: skip
-        names = [tool.name for tool in self.tools or ()]
+        names = self.client_tools.names
         choice = self.tool_choice or {"type": "auto"}
         if not isinstance(choice, dict) or choice.get("type") not in ("auto", "any", "tool", "none"):
             raise invalid("tool_choice must be auto, any, tool or none", "tool_choice")
@@ -98,16 +134,6 @@ class CountBody(
                           "tool_choice")  # fmt: skip
         if choice["type"] == "any" and not names:
             raise invalid("`tool_choice` goes with `tools`", "tool_choice")
-
-    @property
-    def client_tools(self) -> ClientTools:
-        """The tools that it offers."""
-        return ClientTools(
-            tuple(
-                FunctionTool(name=tool.name, description=tool.description, parameters=tool.input_schema)
-                for tool in self.tools or ()
-            )
-        )
 
     def read_sampling(self) -> dict[str, object]:
         """Return the sampling fields of a request."""

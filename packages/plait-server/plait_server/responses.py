@@ -241,7 +241,7 @@ async def _follow(stored: StoredResponse, first: int) -> AsyncGenerator[bytes, N
 
 
 def _echo_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return tool if tool["type"] == "custom" else {"strict": None, **tool}
+    return {"strict": None, **tool} if tool["type"] == "function" else tool
 
 
 def _new_response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:
