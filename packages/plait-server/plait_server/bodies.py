@@ -146,6 +146,10 @@ class Body(StructuredOutputFields):
             kind = self.client_tools.dropped[0]
             raise unsupported("tools", f"a tool of type {kind[:80]!r} is run by another server: leave it out")
 
+    def pick(self, names: Collection[str]) -> dict[str, Any]:
+        """Return the given fields with these names."""
+        return {name: value for name, value in self._given_fields() if name in names}
+
     @property
     def upstream_fields(self) -> dict[str, Any]:
         """Fields for the upstream, as they are."""
