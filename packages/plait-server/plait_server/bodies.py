@@ -23,7 +23,7 @@ from plait.core.values import Frozen
 from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
-from .fields import find_row, fit_in_header, is_set
+from .fields import FORWARDED, find_row, fit_in_header, is_set
 from .structured_output import ClientObject, StructuredOutputFields
 
 __all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
@@ -146,15 +146,11 @@ class Body(StructuredOutputFields):
             kind = self.client_tools.dropped[0]
             raise unsupported("tools", f"a tool of type {kind[:80]!r} is run by another server: leave it out")
 
-    def pick(self, names: Collection[str]) -> dict[str, Any]:
-        """Return the given fields with these names."""
-        return {name: value for name, value in self._given_fields() if name in names}
-
-    @property
-    def upstream_fields(self) -> dict[str, Any]:
-        """Fields for the upstream, as they are."""
+    def upstream_fields(self, forwarded: Collection[str]) -> dict[str, Any]:
+        """Return the fields for the upstream, as they are; those of `FORWARDED` if they are also in `forwarded`."""
         rows = ((name, value, find_row(name, self.table.endpoint)) for name, value in self._given_fields())
-        return {name: value for name, value, row in rows if row is not None and row.support == "passed on"}
+        names = FORWARDED.intersection(forwarded)
+        return {name: value for name, value, row in rows if name in names or (row and row.support == "passed on")}
 
     @property
     def unused_fields(self) -> tuple[str, ...]:
@@ -170,11 +166,6 @@ class Body(StructuredOutputFields):
         """The tools that it offers. Raises `ApiError`."""
         tools = getattr(self, "tools", None) if "tools" in type(self).model_fields else None
         return ClientTools.of(tools) if tools else ClientTools()
-
-    @property
-    def custom_tools(self) -> frozenset[str]:
-        """The names of the tools that take any text."""
-        return self.client_tools.custom
 
     @property
     def is_stored(self) -> bool:

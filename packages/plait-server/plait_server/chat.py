@@ -199,7 +199,7 @@ class ChatCompletions(ChunkDialect):
 
     @cached_property
     def _custom(self) -> frozenset[str]:
-        return self.body.custom_tools
+        return self.body.client_tools.custom
 
     def _call(self, place: int, part: ev.CallPart, call: Record) -> Record:
         return self._delta(place, {"tool_calls": [{"index": part.number, **call}]})

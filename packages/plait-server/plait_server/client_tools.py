@@ -24,7 +24,6 @@ __all__ = [
     "ClientTools",
     "CustomTool",
     "FunctionTool",
-    "ResponseTool",
     "ToolBody",
     "find_tool",
     "join_namespace",
@@ -86,36 +85,25 @@ _RUN_BY_CLIENTS = ("function", "custom", "namespace")
 
 
 class ToolBody(ClientObject):
-    """A tool of a chat body."""
+    """A tool of a body. Chat completions have its fields under `function` or `custom`, responses beside the type."""
 
-    type: str
+    type: str = "function"
     function: FunctionTool | None = None
     custom: CustomTool | None = None
-
-    @property
-    def offered(self) -> list[OfferedTool]:
-        """What is offered: nothing for a tool that another server runs."""
-        tool = {"function": self.function, "custom": self.custom}.get(self.type)
-        return [] if tool is None else [tool]
-
-
-class ResponseTool(ClientObject):
-    """A tool of a response's body."""
-
-    type: str
     name: str | None = Field(default=None, pattern=NAME)
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
     strict: bool | None = None
     format: InputFormat = InputFormat()
-    tools: Annotated[list[ResponseTool] | None, Field(max_length=1000)] = None
+    tools: Annotated[list[ToolBody] | None, Field(max_length=1000)] = None
     """Those of a namespace."""
 
     @property
     def offered(self) -> list[OfferedTool]:
         """What is offered: nothing for a tool that another server runs, and each tool of a namespace."""
-        if self.name is None or self.type not in _RUN_BY_CLIENTS:
-            return []
+        nested = {"function": self.function, "custom": self.custom}.get(self.type)
+        if nested is not None or self.name is None or self.type not in _RUN_BY_CLIENTS:
+            return [] if nested is None else [nested]
         if self.type == "namespace":
             inner = [tool for tool in self.tools or () if tool.type != "namespace" and tool.name is not None]
             named = [tool.model_copy(update={"name": join_namespace(self.name, str(tool.name))}) for tool in inner]
@@ -135,15 +123,13 @@ def join_namespace(space: object, name: str) -> str:
     return f"{space}__{name}" if isinstance(space, str) and space else name
 
 
-def find_tool(name: str, tools: Iterable[Mapping[str, Any]], space: str = "") -> tuple[str, dict[str, str]]:
+def find_tool(name: str, tools: Iterable[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
     """Return the type of the tool of a response that a model calls by this name, and the fields that name it."""
-    for tool in tools:
-        if tool["type"] == "namespace":
-            kind, found = find_tool(name, tool.get("tools") or (), tool["name"])
-            if kind:
-                return kind, found
-        elif join_namespace(space, str(tool.get("name"))) == name:
-            return tool["type"], {"name": tool["name"], **({"namespace": space} if space else {})}
+    for outer in tools:
+        space = outer["name"] if outer["type"] == "namespace" else ""
+        for tool in outer.get("tools") or () if space else [outer]:
+            if join_namespace(space, str(tool.get("name"))) == name:
+                return tool["type"], {"name": tool["name"], **({"namespace": space} if space else {})}
     return "", {"name": name}
 
 

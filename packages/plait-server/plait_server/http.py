@@ -259,12 +259,12 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events."""
-        watch, loop = asyncio.ensure_future(self._watch(receive)), asyncio.get_running_loop()
-        ping: asyncio.Future[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._sent_at = loop.time()
+        watch, ping = (asyncio.ensure_future(task) for task in (self._watch(receive), self._ping(send)))
         whole = False
         try:
             await send(_START)
-            self._sent_at, ping = loop.time(), asyncio.ensure_future(self._ping(send))
             async for event in self._events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
                 self._sent_at = loop.time()
@@ -275,8 +275,7 @@ class EventStream:
             pass
         finally:
             watch.cancel()
-            if ping is not None:
-                ping.cancel()
+            ping.cancel()
             if not whole:
                 self._give_up()
             await self._events.aclose()

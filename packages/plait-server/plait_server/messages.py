@@ -50,36 +50,26 @@ class ClientTool(ClientObject):
             known = _TYPED_TOOLS.get(str(self.type).rpartition("_")[0])
             if known is None:
                 return []
-            about, properties = known
-            schema = {"type": "object", "properties": dict(properties)}
+            about, names = known
+            arguments: JsonValue = {name: _ARGUMENTS.get(name, {"type": "string"}) for name in names.split()}
+            schema = {"type": "object", "properties": arguments}
         return [FunctionTool(name=self.name, description=about, parameters=schema)]
 
 
-_TEXT: JsonValue = {"type": "string"}
-_LINES: JsonValue = {"type": "array", "items": {"type": "integer"}}
-_EDITS: Mapping[str, JsonValue] = {
-    **dict.fromkeys(("path", "file_text", "old_str", "new_str", "insert_text"), _TEXT),
-    "insert_line": {"type": "integer"},
-    "view_range": _LINES,
-}
-
-
-def _commands(names: str) -> JsonValue:
-    return {"type": "string", "enum": list[JsonValue](names.split())}
-
-
-_TYPED_TOOLS: Mapping[str, tuple[str, Mapping[str, JsonValue]]] = {
-    "bash": ("Run a command in a shell that keeps its state.", {"command": _TEXT, "restart": {"type": "boolean"}}),
-    "text_editor": (
-        "View, create and edit files.", {"command": _commands("view create str_replace insert"), **_EDITS},
-    ),
-    "memory": (
-        "Read and write the files of a memory under /memories.",
-        {"command": _commands("view create str_replace insert delete rename"), **_EDITS, "old_path": _TEXT,
-         "new_path": _TEXT},
-    ),
+_EDITS = "command path file_text old_str new_str insert_line insert_text view_range"
+_TYPED_TOOLS = {
+    "bash": ("Run a command in a shell that keeps its state.", "command restart"),
+    "text_editor": ("View, create and edit files: `command` is view, create, str_replace or insert.", _EDITS),
+    "memory": ("Read and write files in /memories: `command` is view, create, str_replace, insert, delete or rename.",
+               f"{_EDITS} old_path new_path"),
 }  # fmt: skip
-"""Description and arguments of the tools that Anthropic names by a type and a date."""
+"""Description and arguments of the tools that Anthropic names by a type and a date, and that a client runs."""
+_ARGUMENTS: dict[str, JsonValue] = {
+    "restart": {"type": "boolean"},
+    "insert_line": {"type": "integer"},
+    "view_range": {"type": "array", "items": {"type": "integer"}},
+}
+"""Arguments of these tools that are not texts."""
 
 
 class ThinkingConfig(ClientObject):

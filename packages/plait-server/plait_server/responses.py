@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
@@ -67,7 +66,7 @@ class ResponsesApi:
         self._follow_run(stored, live)
         if body.stream:
             return EventStream(
-                _follow(stored, 0), lambda: None if stored.background else live.handle.cancel(cause="client-gone")
+                stored.follow(), lambda: None if stored.background else live.handle.cancel(cause="client-gone")
             )
         return JSONResponse(stored.response)
 
@@ -91,7 +90,7 @@ class ResponsesApi:
             raise invalid("only a response in the background can be followed again", "stream")
         first = max(0, int(after) + 1)
         here = stored.events or stored.live is not None
-        return EventStream(_follow(stored, first) if here else self._follow_remote(stored, first), lambda: None)
+        return EventStream(stored.follow(first) if here else self._store.follow(stored, first), lambda: None)
 
     async def items(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/responses/ID/input_items`."""
@@ -142,10 +141,6 @@ class ResponsesApi:
         await self._store.add(stored)
         self._complete(stored)
         return stored
-
-    async def _follow_remote(self, stored: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
-        async for event in self._store.follow(stored, first):
-            yield event
 
     async def continue_run(self, live: ServedRun) -> None:
         """Continue the response of a run that was taken over from another process, if it has one. Its events begin
@@ -233,11 +228,6 @@ def _fill_response(stored: StoredResponse, answer: Answer) -> ApiError | None:
         if isinstance(event, ChoiceFailed):
             return event.error
     return None
-
-
-async def _follow(stored: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
-    async for event in stored.follow(first):
-        yield event
 
 
 def _echo_tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from .admission import RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
 from .documents import Documents
 from .errors import ApiError, invalid, unavailable
-from .fields import FORWARDED, apply_rights
+from .fields import apply_rights
 from .health import ServerHealth
 from .http import HostGuard, apart, request_id
 from .listing import EndedRuns
@@ -256,7 +256,7 @@ class Service:
         self.check_places(user)  # others may have taken them meanwhile
         self.health.check_salt(user.salt)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
-        passed = {**body.upstream_fields, **body.pick(FORWARDED.intersection(self.settings.extra_body))}
+        passed = body.upstream_fields(self.settings.extra_body)
         request, unused = apply_rights(request, passed, user.rights(request.model), takes)
         request = await apart(body.is_long, self.apply_limits, request, body.plait.plan, user)
         if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside

@@ -7,6 +7,7 @@ the calls of the client's functions. Each part begins, grows and ends; then the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from json import JSONDecoder
@@ -36,14 +37,6 @@ _WITHOUT_STEPS = ("text", "ask", "answer")
 _TYPED_STARTS = ("{", "<think>")
 """Beginnings of a text that is read by a schema and streamed."""
 _HEAD_CHARS = 64
-_RESTARTED = {
-    False: (503, "answer_begun_anew", "the worker was lost while it answered, and its retry gave another text: send "
-                                      "the request again"),
-    True: (500, "answer_repaired", "the text that was streamed did not fit its schema, and its repair is another text: "
-                                   "send the request again without `stream`"),
-}  # fmt: skip
-"""Status, code and message of an answer that is another text than the one that was streamed; by whether it has a
-schema."""
 
 
 @dataclass(slots=True)
@@ -227,17 +220,16 @@ class ChoiceBuilder:
 
     def end(self, answer: Answer) -> Iterator[ChoiceEvent]:
         """Yield the events that are still missing, with the end of the choice."""
-        turn, restarted = answer.message, self._is_other(answer)
-        if restarted and self._is_turn:
+        turn, mismatch = answer.message, self._mismatch(answer)
+        if mismatch is not None and self._is_turn:
             yield from self.begin_turn()
-            restarted = False
-        if not restarted:
+            mismatch = None
+        if mismatch is None:
             yield from self._grow(self._rest(answer))
         try:
             check_answer(answer, self.must_call)
-            if restarted:
-                status, code, message = _RESTARTED[self.typed]
-                raise ApiError(status, message, code=code, retry=True)
+            if mismatch is not None:
+                raise mismatch
             tokens = describe_tokens(answer) if self.logprobs else None
         except ApiError as error:
             yield ChoiceFailed(answer, error)
@@ -260,14 +252,18 @@ class ChoiceBuilder:
                 yield from (PartBegan(part), PartEnded(part))
         yield from self.end(answer)
 
-    def _is_other(self, answer: Answer) -> bool:
-        """Return whether an answer is another text than the one that was streamed."""
+    def _mismatch(self, answer: Answer) -> ApiError | None:
+        """Return the error of an answer that is another text than the one that was streamed."""
         if answer.written.startswith("".join(self.received)) or not (answer.written or not answer.at_length):
-            return False
-        try:  # a model may write on behind its JSON
-            return not self.typed or JSONDecoder().raw_decode(self._splitter.sent.lstrip())[0] != answer.value
-        except ValueError:
-            return True
+            return None
+        if not self.typed:
+            return ApiError(503, "the worker was lost while it answered, and its retry gave another text: send the "
+                            "request again", code="answer_begun_anew", retry=True)  # fmt: skip
+        with contextlib.suppress(ValueError):  # a model may write on behind its JSON
+            if JSONDecoder().raw_decode(self._splitter.sent.lstrip())[0] == answer.value:
+                return None
+        return ApiError(500, "the streamed text did not fit its schema, and its repair is another text: send the "
+                        "request again without `stream`", code="answer_repaired", retry=True)  # fmt: skip
 
     def _rest(self, answer: Answer) -> list[Piece]:
         """Return the pieces of text and reasoning that have not been streamed."""
