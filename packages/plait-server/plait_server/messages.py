@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ from pydantic import Field, JsonValue
 
 from plait.core.chat import MessageToolCall
 from plait.core.request import Request
+from plait.core.tools.calls import loads
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
@@ -237,11 +237,8 @@ def _block(part: ev.AnswerPart, begins: bool = False) -> Record:
 
 def _read_arguments(call: MessageToolCall) -> Record:
     """Return the arguments of a call as an object. Text of the model that is not an object is kept as `arguments`."""
-    try:
-        arguments = json.loads(call.function.arguments)
-    except ValueError:
-        arguments = call.function.arguments
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    arguments = loads(call.function.arguments)
+    return arguments if isinstance(arguments, dict) else {"arguments": call.function.arguments}
 
 
 def _message(run: ServedRun) -> Record:

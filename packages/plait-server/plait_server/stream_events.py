@@ -356,7 +356,6 @@ class RunReader:
     def __init__(self, run: ServedRun, raw: bool, skipped: set[str]) -> None:
         self._build, self._steps, self._skipped = _builder(run, raw), run.steps, skipped
         self._output = f"{run.handle.run}:{run.handle.plan.output}"
-        self._has_turns = run.handle.request.output is None
         self._attempt = 0
 
     def read(self, event: RunEvent) -> Iterator[ChoiceEvent]:
@@ -379,7 +378,7 @@ class RunReader:
                 pass
 
     def _add_text(self, event: TextDelta) -> Iterator[ChoiceEvent]:
-        is_turn = self._has_turns and event.step != self._output
+        is_turn = not self._build.typed and event.step != self._output
         if event.attempt != self._attempt and (is_turn or not self._build.received):
             self._attempt = event.attempt
             yield from self._build.begin_turn() if is_turn else ()
