@@ -69,8 +69,8 @@ def build(service: Service) -> Starlette:
     routes = [
         Route("/healthz", _healthz),
         Route("/readyz", _Endpoint(service, _readyz, "readyz", keys=False)),
-        Route("/v1/models", _Endpoint(service, _models(service), "models"), methods=["GET"]),
-        Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
+        Route("/v1/models", _Endpoint(service, _models, "models"), methods=["GET"]),
+        Route("/v1/models/{name:path}", _Endpoint(service, _model, "models")),
         Route("/metrics", _Endpoint(service, _metrics, "metrics")),
     ]
     for dialect in DIALECTS:
@@ -309,23 +309,17 @@ async def _metrics(request: Request, user: User) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _models(service: Service) -> Handler:
-    async def models(_: Request, user: User) -> Response:
-        return JSONResponse({"object": "list", "data": list(list_models(service, user).values())})
-
-    return models
+async def _models(request: Request, user: User) -> Response:
+    return JSONResponse({"object": "list", "data": list(list_models(request.app.state.service, user).values())})
 
 
-def _model(service: Service) -> Handler:
-    async def model(request: Request, user: User) -> Response:
-        name = request.path_params["name"]
-        card = list_models(service, user).get(name)
-        if card is None:
-            service.strategy(name, user)  # a planner's name with options is a model too
-            card = _model_card(name)
-        return JSONResponse(card)
-
-    return model
+async def _model(request: Request, user: User) -> Response:
+    service, name = request.app.state.service, request.path_params["name"]
+    card = list_models(service, user).get(name)
+    if card is None:
+        service.strategy(name, user)  # a planner's name with options is a model too
+        card = _model_card(name)
+    return JSONResponse(card)
 
 
 def list_models(service: Service, user: User) -> dict[str, dict[str, Any]]:

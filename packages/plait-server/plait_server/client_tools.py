@@ -196,7 +196,7 @@ class ClientTools:
             return
         named, allowed = parse_choice(choice)
         for name in allowed if allowed is not None else [named]:
-            if choice.get("type") not in ("function", "custom", "allowed_tools") or name not in self.names:
+            if choice.get("type") not in ("function", "custom", "tool", "allowed_tools") or name not in self.names:
                 raise invalid(f"tool_choice names {name!r}, and the tools are {', '.join(self.names)}", "tool_choice")
 
 

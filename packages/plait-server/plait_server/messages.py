@@ -14,7 +14,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .bodies import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, BodyTable, ServedStrategy, body_with, read_path
-from .client_tools import NAME, FunctionTool
+from .client_tools import NAME, FunctionTool, parse_choice
 from .conversations import read_blocks
 from .dialect import ApiDialect, Record, describe_answer, describe_step
 from .errors import ApiError, invalid
@@ -115,15 +115,11 @@ class CountBody(
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        names = self.client_tools.names
         choice = self.tool_choice or {"type": "auto"}
-        if not isinstance(choice, dict) or choice.get("type") not in ("auto", "any", "tool", "none"):
+        kind = choice.get("type") if isinstance(choice, dict) else None
+        if kind not in ("auto", "any", "tool", "none"):
             raise invalid("tool_choice must be auto, any, tool or none", "tool_choice")
-        if choice["type"] == "tool" and choice.get("name") not in names:
-            raise invalid(f"tool_choice names {choice.get('name')!r}, and the tools are {', '.join(names)}",
-                          "tool_choice")  # fmt: skip
-        if choice["type"] == "any" and not names:
-            raise invalid("`tool_choice` goes with `tools`", "tool_choice")
+        self.client_tools.check(choice if kind == "tool" else parse_choice(choice)[0])
 
     def read_sampling(self) -> dict[str, object]:
         """Return the sampling fields of a request."""

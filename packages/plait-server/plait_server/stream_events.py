@@ -407,28 +407,21 @@ async def stream_choices(
         async for event in stream_choice(runs[0], raw, follow):
             yield 0, event
         return
-    waiting: asyncio.Queue[tuple[int, ChoiceEvent] | None] = asyncio.Queue(len(runs))  # runs keep the client's pace
-
-    async def put(place: int, run: ServedRun) -> None:
-        async for event in stream_choice(run, raw, follow):
-            await waiting.put((place, event))
-
-    async def follow_all() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for place, run in enumerate(runs):
-                    group.create_task(put(place, run))
-        finally:
-            await waiting.put(None)
-
-    following = asyncio.ensure_future(follow_all())
+    streams = [stream_choice(run, raw, follow) for run in runs]
+    waiting = {asyncio.ensure_future(anext(stream)): place for place, stream in enumerate(streams)}
     try:
-        while (item := await waiting.get()) is not None:
-            yield item
-        await following  # raises what broke down
+        while waiting:  # runs keep the client's pace
+            for arrived in (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))[0]:
+                place = waiting.pop(arrived)
+                with contextlib.suppress(StopAsyncIteration):
+                    yield place, arrived.result()
+                    waiting[asyncio.ensure_future(anext(streams[place]))] = place
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        for awaited in waiting:
+            awaited.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()
 
 
 def read_choice(run: ServedRun, answer: Answer, raw: bool = False) -> ServedChoice:
