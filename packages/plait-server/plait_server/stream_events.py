@@ -172,7 +172,7 @@ class ChoiceBuilder:
     """The beginning of a text that is not streamed yet."""
     _reasoning: str = ""
     """Its reasoning so far, if the server sends it apart."""
-    _splitter: TextSplitter = field(default_factory=TextSplitter)
+    _splitter: TextSplitter | None = None
     _is_turn: bool = False
     """The text is a turn's of an agent, which calls functions of the server."""
     _parts: int = 0
@@ -185,7 +185,7 @@ class ChoiceBuilder:
     def begin_turn(self) -> Iterator[ChoiceEvent]:
         """Begin the next turn of an agent."""
         yield from self._close_part()
-        self.received, self._reasoning, self._splitter = [], "", TextSplitter()
+        self.received, self._reasoning, self._splitter = [], "", None
         self._is_turn, self.raw = True, False
 
     def add_text(self, text: str, reasoning: str = "") -> Iterator[ChoiceEvent]:
@@ -200,6 +200,7 @@ class ChoiceBuilder:
             self._head = text[:_HEAD_CHARS]  # JSON within other text comes at the end, when its place is known
             return
         self.received.append(text)
+        self._splitter = self._splitter or TextSplitter()
         yield from self._grow([("text", text)] if self.raw else self._splitter.feed(text))
 
     def add_step(self, step: StepRecord) -> Iterator[ChoiceEvent]:
@@ -259,8 +260,9 @@ class ChoiceBuilder:
         if not self.typed:
             return ApiError(503, "the worker was lost while it answered, and its retry gave another text: send the "
                             "request again", code="answer_begun_anew", retry=True)  # fmt: skip
+        sent = "" if self._splitter is None else self._splitter.sent.lstrip()
         with contextlib.suppress(ValueError):  # a model may write on behind its JSON
-            if JSONDecoder().raw_decode(self._splitter.sent.lstrip())[0] == answer.value:
+            if JSONDecoder().raw_decode(sent)[0] == answer.value:
                 return None
         return ApiError(500, "the streamed text did not fit its schema, and its repair is another text: send the "
                         "request again without `stream`", code="answer_repaired", retry=True)  # fmt: skip
@@ -270,7 +272,7 @@ class ChoiceBuilder:
         written, turn, received = answer.written, answer.message, "".join(self.received)
         if self.raw:
             return [("text", written[len(received) :])]
-        if received:
+        if self._splitter is not None:
             pieces = self._splitter.close(written[len(received) :], turn.text)
             if isinstance(self._open, CallPart):  # the limit of tokens has cut it
                 pieces = [(kind, text.partition(OPEN)[0]) for kind, text in pieces]
