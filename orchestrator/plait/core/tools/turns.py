@@ -84,7 +84,7 @@ def list_functions(functions: Sequence[HasParameters]) -> str:
 
 
 def describe_functions(functions: Sequence[HasParameters]) -> str:
-    """Return functions in words, and how a model calls them."""
+    """Return the text that tells a model which functions there are, and how to call them."""
     how = f'{OPEN}{{"name": …, "arguments": {{…}}}}{CLOSE}'
     return f"You may call these functions, a line each:\n{list_functions(functions)}\nWrite a call as {how}. "
 
