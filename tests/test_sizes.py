@@ -11,8 +11,9 @@ from scripts.checkout import ROOTS, SIDE
 from tests.test_architecture import ROOT, sources
 
 MAX_PLAIT_LINES = 69_646
-MAX_LIBRARY_LINES = 57_249
-MAX_ALL_LINES = 98_000
+# The last two are 580 and 500 above what they were, for working sets and sessions (ADR 0031).
+MAX_LIBRARY_LINES = 57_830
+MAX_ALL_LINES = 98_500
 APPLICATIONS = "orchestrator/plait/apps/"
 
 

@@ -14,6 +14,7 @@ from plait.core.chat import Message, assistant_message, user, with_prompt
 from plait.core.errors import EngineError, Rejected
 from plait.core.ops import Function, ModelCall, Ref, Text, Tokens
 from plait.core.tools.calls import loads
+from plait.core.tools.turns import without_words
 
 from .function_calls import function
 
@@ -221,6 +222,7 @@ class Prompter:
                 raise EngineError(f"the model's chat template knows no {name!r}: leave it out")
         if think.tools and "tools" in self.template:
             options["tools"] = [_template_function(tool) for tool in think.tools]
+            messages = without_words(messages, think.tools)
         elif think.tools and think.tool_choice != "auto":
             messages = _describe_functions(messages, think.tools)
         end = getattr(self.tokenizer, "eos_token", None) or ""
