@@ -58,6 +58,7 @@ CLOSE_TIMEOUT_S = 60.0
 
 _FINISHES = get_args(Finish)
 _NAMED = (None, *get_args(Source))
+_BY_WORKER = Sources.all("server")
 _TEXTS = ("why", "reasoning", "anew", "prior")
 
 MAX_COUNT = 1 << 40
@@ -366,11 +367,12 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
         wrong, made = f"a value that cannot be serialized: {error}", None
     if wrong:
         return Failure(kind="WorkerError", message=f"{worker} returned {wrong}", usage=usage)
-    changed |= {} if made is item.value else {"value": made}
+    if made is not item.value:
+        changed["value"] = made
     for name in _TEXTS:
         given = getattr(item, name)
-        clean = writable(given)
-        changed |= {} if clean is given else {name: clean}
+        if given and (clean := writable(given)) is not given:
+            changed[name] = clean
     return item.model_copy(update=changed) if changed else item
 
 
@@ -460,11 +462,12 @@ def _sources(usage: Usage) -> Sources:
     given = usage.sources
     is_one = isinstance(given, Sources)  # pyright: ignore[reportUnnecessaryIsInstance]
     # An invalid value is treated as missing: a wrong source must not fail a result that is otherwise sound.
-    if not is_one or any(source not in _NAMED for source in given.__dict__.values()):
+    if not is_one or not all(map(_NAMED.__contains__, given.__dict__.values())):
         given = NO_SOURCES
     counted = usage.prompt or usage.completion or usage.cost
     if not counted or (given.prompt and given.completion and (given.cost or not usage.cost)):
         return given
-    by_worker = Sources.all("server")
     named = {name: source for name, source in given.__dict__.items() if source is not None}
-    return by_worker.model_copy(update={"cost": "server" if usage.cost else None, **named})
+    if not (named or usage.cost):
+        return _BY_WORKER
+    return _BY_WORKER.model_copy(update={"cost": "server" if usage.cost else None, **named})
