@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
