@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 LIMITS = {
-    "run": 967,
-    "run, journal": 1290,
-    "chain": 176,
-    "chain, journal": 223,
-    "fan": 149,
+    "run": 973,
+    "run, journal": 1293,
+    "chain": 177,
+    "chain, journal": 224,
+    "fan": 150,
     "fan, journal": 194,
     "request": 312,
     "request, journal": 388,

@@ -436,7 +436,7 @@ class Driver:
         self._post(Tick(at=self.now()))
 
     def _may_wait(self, attempt: int) -> bool:
-        """Return whether nobody but followers reads an attempt's text while it is written."""
+        """Return whether only followers read an attempt's text while it is written."""
         live = self.machine.attempts.get(attempt)
         return live is not None and not self.machine.is_reviewed(attempt) and not live.node.step.feeds_reader
 

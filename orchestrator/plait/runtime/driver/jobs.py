@@ -409,8 +409,8 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
         changed["value"] = made
     for name in _TEXTS:
         given = getattr(item, name)
-        if given and (clean := writable(given)) is not given:
-            changed[name] = clean
+        if not given.isascii():
+            changed[name] = writable(given)
     return item.model_copy(update=changed) if changed else item
 
 

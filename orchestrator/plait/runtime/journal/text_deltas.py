@@ -19,25 +19,31 @@ def can_merge(first: Progressed, then: Progressed) -> bool:
 
 def merge_deltas(at: float, attempt: int, deltas: Sequence[Progress | Progressed]) -> Progressed:
     """Return the deltas of an attempt as one event."""
-    last, one = deltas[-1], len(deltas) == 1
-    sizes = [
-        getattr(delta, "largest", 0) or (max(delta.tokens, len(delta.ids)) if delta.ids else delta.tokens)
-        for delta in deltas
-    ]
-    tokens, logprob = sum([delta.tokens for delta in deltas]), last.logprob
+    tokens, logprob = sum([delta.tokens for delta in deltas]), deltas[-1].logprob
     if logprob is not None and tokens:
         logprob = sum([(delta.logprob or 0.0) * delta.tokens for delta in deltas]) / tokens
     return Progressed(
         at,
         attempt,
-        last.text if one else "".join([delta.text for delta in deltas]),
+        "".join([delta.text for delta in deltas]),
         tokens,
         logprob=logprob,
-        ids=last.ids if one else tuple(itertools.chain.from_iterable([delta.ids for delta in deltas])),
+        ids=tuple(itertools.chain.from_iterable([delta.ids for delta in deltas])),
         group=next((delta.group for delta in reversed(deltas) if delta.group is not None), None),
         lowest=min([delta.lowest for delta in deltas if delta.lowest is not None], default=None),
-        largest=0 if one else max(sizes),
+        largest=_largest(deltas),
         reasoning="".join([delta.reasoning for delta in deltas]),
+    )
+
+
+def _largest(deltas: Sequence[Progress | Progressed]) -> int:
+    if len(deltas) == 1:
+        return 0
+    return max(
+        [
+            getattr(delta, "largest", 0) or (max(delta.tokens, len(delta.ids)) if delta.ids else delta.tokens)
+            for delta in deltas
+        ]
     )
 
 
