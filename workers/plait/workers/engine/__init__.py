@@ -1,4 +1,4 @@
-"""The model engine: vLLM in this process, stepped by one thread of its own.
+"""The model engine: vLLM, stepped by one thread of its own; its EngineCore in this process or one of its own.
 
 Output is handed to the event loop once per engine step, whatever the number of requests.
 """
@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from plait.core.result import Failure, Result, as_failure
 from .._shared import resources
 from .._shared.batch_streams import Inbox, TokenBatch
 from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
+from .._shared.kv_events import KvEvents
 from .._shared.options import takes
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
@@ -48,7 +49,8 @@ class Engine(Worker):
     """A vLLM engine.
 
     `start` takes 8–12 s, most of it vLLM's import, and raises `EngineError` when vLLM is not installed, the model
-    cannot be loaded or memory is too little. After `close` another engine can start in the same process.
+    cannot be loaded or memory is too little. With `process=own` one process can hold several engines; of those that
+    share the process there is one at a time.
 
     Generated text begins as the tokenizer decodes it after the prompt (a word-level tokenizer puts a space first), so
     that prompt and output concatenate.
@@ -83,11 +85,13 @@ class Engine(Worker):
         self.on_checkpoint: Callable[[TokenBatch], None] | None = None
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
-        self._inbox: Inbox[EngineRequest | Reload | str | None] = Inbox()
+        self._inbox: Inbox[EngineRequest | Reload | WorkerLost | str | None] = Inbox()
         self._thread: threading.Thread | None = None
         self._orders: dict[int, EngineRequest] = {}
         self._keys = itertools.count(1)
         self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
+        self._events: KvEvents | None = None
+        """Follows the prefix cache of an EngineCore in a process of its own."""
         self.lost = ""
 
     async def start(self) -> None:
@@ -108,6 +112,8 @@ class Engine(Worker):
             await self.close()
             raise
         self._core, self.block, self.cache_tokens = core, core.block, core.blocks * core.block
+        if core.process is not None and self.options.kv_events:
+            self._follow_events(core, core.process.events_address)
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
@@ -160,7 +166,7 @@ class Engine(Worker):
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what vLLM says of its prefix cache (`kv_events`)."""
-        if self._core is not None and self._core.cached is not None:
+        if self._core is not None and self._core.on_prompt_end is not None:
             async for news in self._cache:
                 yield news
 
@@ -191,6 +197,9 @@ class Engine(Worker):
         self._core = None
         for order in list(self._orders.values()):  # orders that came after the last that the thread took
             order.stream.push(Result(prompt_ids=tuple(order.prompt), value="", finish="cancelled"))
+        if self._events is not None:
+            await self._events.close()
+            self._events = None
         self._cache.close()
         self._gone.set()
 
@@ -237,19 +246,27 @@ class Engine(Worker):
     def _main(self, ready: asyncio.Future[Core]) -> None:
         """Run the engine's thread: build, then step while there is work, and sleep otherwise."""
         core: Core | None = None
+        inbox = self._inbox
         try:
-            core = Core(self.options)
+            core = Core(self.options, lambda: inbox.put(WorkerLost("")))
         # Also exceptions by which libraries end a process: the waiter for `ready` must receive them.
         except BaseException as error:
             told = broken(error, self.model)
             self._inbox.call(lambda: ready.done() or ready.set_exception(told))
             return
+        if core.process is not None:
+            inbox.on_put = core.process.wake
         self._inbox.call(lambda made=core: ready.done() or ready.set_result(made))
         try:
             while self._serve(core):
                 pass
         except Exception as error:
-            reason = f"the engine {self.name!r} broke: {type(error).__name__}: {first_line(error)}"
+            cause = f"{type(error).__name__}: {first_line(error)}"
+            if core.process is not None and (
+                isinstance(error, WorkerLost) or type(error).__name__ == "EngineDeadError"
+            ):
+                cause = core.process.explain_end()
+            reason = f"the engine {self.name!r} broke: {cause}"
             failure = as_failure(WorkerLost(reason))
             self._inbox.post([(order.stream, failure) for order in core.running.values()])
             self._inbox.call(lambda: self._break(reason))
@@ -273,6 +290,11 @@ class Engine(Worker):
                     core.add(order, news)
                 case Reload():
                     self._reload(core, order)
+                case WorkerLost():
+                    raise order
+        if core.process is not None:
+            self._inbox.post(news)  # the next step's outputs may take a while
+            news = []
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
         # Placement needs the cached prefixes, not every block at once, so changes gather over some steps.
@@ -285,6 +307,16 @@ class Engine(Worker):
             else:
                 self._inbox.call(lambda: self._tell(checkpoint))
         return True
+
+    def _follow_events(self, core: Core, address: str) -> None:
+        events = KvEvents(address, None)
+        events.mailbox, self._events = self._cache, events
+
+        def report(attempt: int, prompt: Sequence[int], model: str, salt: str) -> None:
+            self._inbox.call(lambda: events.add_prompt(attempt, prompt, model, salt))
+
+        core.on_prompt_end = report
+        events.start()
 
     def _tell_cache(self, cached: CachedBlocks) -> None:
         if (news := cached.news()) is not None:

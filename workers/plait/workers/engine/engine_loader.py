@@ -12,12 +12,13 @@ from plait.core.errors import EngineError
 
 from .._shared import resources
 from .._shared.arithmetic_codes import PROCESSOR
+from .core_process import CoreProcess
 from .options import EngineOptions
 from .sampling_parameters import engine_arguments, lora_rank
 from .vllm_internals import without_amx
 from .vllm_process import INSTALL, environment, explain, first_line
 
-__all__ = ["arguments", "broken", "load", "misfit", "prepare", "tokens_input"]
+__all__ = ["arguments", "broken", "fix_attention", "has_own_process", "load", "misfit", "prepare", "tokens_input"]
 
 
 def broken(error: BaseException, model: str) -> EngineError:
@@ -45,6 +46,15 @@ def prepare(spec: EngineOptions) -> dict[str, Any]:
     return arguments(spec, str(folder or spec.model), kv, gpu, lora_rank(spec.lora))
 
 
+def has_own_process(spec: EngineOptions) -> bool:
+    """Return whether EngineCore gets a process of its own. Call it after `prepare`."""
+    if spec.process != "auto":
+        return spec.process == "own"
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def misfit(config: Mapping[str, Any], model: str, sizes: Sequence[int]) -> str:
     """Return why a model of this config.json cannot run where attention takes heads of these sizes; empty if it can,
     or if that is not known. Without this vLLM 0.32 loads it, and breaks at the first request."""
@@ -67,8 +77,17 @@ def _head_sizes() -> Sequence[int]:
         return ()
 
 
-def load(args: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the module vllm and its engine. Raises `EngineError`, or whatever vLLM raises."""
+def fix_attention() -> None:
+    """Have vLLM compute attention on a CPU by kernels that are right, in this process."""
+    with contextlib.suppress(ImportError):
+        from vllm.v1.attention.backends import cpu_attn
+
+        without_amx(cpu_attn)
+
+
+def load(args: dict[str, Any], process: CoreProcess | None = None) -> tuple[Any, Any]:
+    """Return the module vllm and its engine, whose EngineCore has a process of its own if one is given. Raises
+    `EngineError`, or whatever vLLM raises."""
     try:
         import vllm
     except ModuleNotFoundError as error:
@@ -76,18 +95,22 @@ def load(args: dict[str, Any]) -> tuple[Any, Any]:
         raise EngineError(f"vLLM {state}: {INSTALL}") from error
     except Exception as error:
         raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
-    with contextlib.suppress(ImportError):
-        from vllm.v1.attention.backends import cpu_attn
-
-        without_amx(cpu_attn)
+    fix_attention()
     known = inspect.signature(vllm.EngineArgs).parameters
     asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner", "logprobs_mode": "processed_logprobs"}
     if args.get("kv_events_config"):
-        args = {**args, "kv_events_config": _events_config()}
+        args = {**args, "kv_events_config": _events_config(process)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
-        return vllm, vllm.LLMEngine.from_engine_args(taken)
+        if process is None:
+            return vllm, vllm.LLMEngine.from_engine_args(taken)
+        from vllm.v1.executor import Executor
+
+        config = taken.create_engine_config()
+        with process.starting(config):
+            engine = vllm.LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=True)
+        return vllm, engine
 
 
 def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
@@ -126,12 +149,15 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
     }
 
 
-def _events_config() -> Any:
-    """Return the setting that makes vLLM publish prefix-cache events, without a subscriber yet; `None` without one."""
+def _events_config(process: CoreProcess | None) -> Any:
+    """Return the setting that makes vLLM publish prefix-cache events, on a socket or without a subscriber yet; `None`
+    without one."""
     try:
         from vllm.config import KVEventsConfig
 
-        return KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+        if process is None:
+            return KVEventsConfig(enable_kv_cache_events=True, publisher="null")
+        return KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=process.events_address)
     except (ImportError, TypeError, ValueError):
         return None
 

@@ -47,6 +47,11 @@ class EngineOptions(Frozen):
         description="Compute threads on a CPU. By default one for a very small model, else half of the cores, or "
         "all of `cpu_list`.",
     )
+    process: Literal["auto", "own", "shared"] = Field(
+        default="auto",
+        description="Process of vLLM's EngineCore (scheduler and model): its own, or shared with plait. `auto` is `own` "
+        "on a GPU and `shared` on a CPU. Several engines in one process need `own`.",
+    )
     seed: int = Field(default=0, description="Seed of requests that have none.")
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that hold one copy of the model.")
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="Fraction of a GPU's memory to take.")

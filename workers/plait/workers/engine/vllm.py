@@ -9,7 +9,7 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,12 @@ from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
 from .._shared.stop_texts import first_stop
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
-from .engine_loader import load, prepare, tokens_input
+from .core_process import CoreProcess
+from .engine_loader import has_own_process, load, prepare, tokens_input
 from .options import EngineOptions
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 from .sampling_parameters import EXTRA, Abilities, settled
-from .vllm_internals import RequestProgress, count_forms, follow_blocks, pack_head, prefill_field, seen
+from .vllm_internals import RequestProgress, count_forms, follow_blocks, measure_cache, pack_head, prefill_field, seen
 from .vllm_process import first_line
 
 log = logging.getLogger("plait.engine")
@@ -52,16 +53,22 @@ class Core:
     """vLLM's engine and the requests that are in it."""
 
     _place = threading.Lock()
-    """Held by the engine of this process. vLLM's groups are the process's: one engine that ends breaks another."""
+    """Held by the engine that shares this process. vLLM's groups are the process's: one engine that ends breaks
+    another."""
 
-    def __init__(self, spec: EngineOptions) -> None:
-        """Load the model; raises `EngineError`, or whatever vLLM raises."""
+    def __init__(self, spec: EngineOptions, report_end: Callable[[], None] = lambda: None) -> None:
+        """Load the model; raises `EngineError`, or whatever vLLM raises. `report_end` is called from a thread when
+        EngineCore's own process has ended."""
         self.engine: Any = None
         self.cached: CachedBlocks | None = None
-        """What vLLM's prefix cache holds, if that is followed."""
+        """The content of vLLM's prefix cache, if that is followed here."""
+        self.process: CoreProcess | None = None
+        """The process of EngineCore, if that is its own."""
+        self.on_prompt_end: Callable[[int, Sequence[int], str, str], None] | None = None
+        """Takes the attempt, prompt, adapter and salt of requests that have ended, where the cache is followed."""
         self.running: dict[str, EngineRequest] = {}
         self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0, "queries": 0, "hits": 0}
-        self.counts |= {"forms": 0, "form_ms": 0}
+        self._forms = np.zeros(2, np.int64)
         self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
@@ -69,20 +76,24 @@ class Core:
         self._unkept: set[tuple[str, str]] = set()
         """Forms that vLLM could not keep the model to: not tried again."""
         args = prepare(spec)
+        if has_own_process(spec):
+            self.process = CoreProcess()
         # vLLM keeps its distributed state in the process: a second engine would take it from the first.
-        if not Core._place.acquire(blocking=False):
+        elif not Core._place.acquire(blocking=False):
             raise EngineError(
-                "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
-                "engine a process of its own"
+                "this process already has an engine that shares it: close that one first, or start this one with "
+                "process=own"
             )
         try:
-            self._build(spec, args)
+            self._build(spec, args, report_end)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, spec: EngineOptions, args: dict[str, Any]) -> None:
-        vllm, self.engine = load(args)
+    def _build(self, spec: EngineOptions, args: dict[str, Any], report_end: Callable[[], None]) -> None:
+        vllm, self.engine = load(args, self.process)
+        if self.process is not None:
+            self.process.follow(self.engine, report_end)
         from vllm import sampling_params as settings
 
         engine = self.engine
@@ -119,13 +130,17 @@ class Core:
         self._taps = self._tap()
         if spec.kv_events:
             blocks = CachedBlocks()
-            if follow_blocks(engine, lambda events: _take(blocks, events)):
-                self.cached = blocks
-            else:
+            if self.process is None and follow_blocks(engine, lambda events: _take(blocks, events)):
+                self.cached, self.on_prompt_end = blocks, blocks.ended
+            elif self.process is None:
                 log.warning("vLLM %s does not say what its prefix cache holds: it is guessed", vllm.__version__)
-        self._scheduler: Any = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
-        count_forms(engine, self.counts)
+        self._inner_core: Any = getattr(engine.engine_core, "engine_core", None)
+        count_forms(self._inner_core, self._forms)
         self._loras = self._load(spec.lora, adding) if spec.lora else {}
+        if self.process is not None:
+            self.able.need("process=own", self._taps)
+            gc.collect()
+            gc.freeze()  # a full collection over all that vLLM's import brings takes .3 s; EngineCore freezes its own
 
     def _load(self, adapters: dict[str, str], adding: Any) -> dict[str, Any]:
         """Load the adapters now: one that cannot be read would else break the engine at its first request."""
@@ -230,6 +245,8 @@ class Core:
         try:
             inner = self.engine.add_request(order.key, prompt, order.params, priority=order.priority, **lora)
         except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
+            if type(error).__name__ == "EngineDeadError":
+                raise
             if self._without_form(order, news):
                 return
             refused = Rejected(f"the engine rejected the request: {first_line(error)}")
@@ -259,16 +276,22 @@ class Core:
         self.able.need("reload_weights", reloads is not None)
         try:
             self.engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
-            self.engine.apply_model(pack_head)
+            if self.process is None:
+                self.engine.apply_model(pack_head)
+            else:  # a function is not sent to another process
+                self.engine.engine_core.call_utility("pack_head")
             self.engine.reset_prefix_cache()
         except Exception as error:  # vLLM's own classes change
             raise EngineError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
 
     def step(self, news: EngineOutputs) -> TokenBatch | None:
         """Run one step of vLLM, and add its output; return the checkpoint, if one is due."""
+        before = self.counts["steps"]
         outputs = self.engine.step()
         counts = self.counts
-        counts["steps"] += 1
+        counts["steps"] += not self._taps
+        if counts["steps"] == before:
+            return None
         for output in outputs:
             order = self.running.get(output.request_id)
             if order is None:
@@ -363,9 +386,9 @@ class Core:
         self._inner.pop(order.inner, None)
         self.counts["prompt"] += len(order.context)
         self.counts["cached"] += order.cached
-        if self.cached is not None:
+        if self.on_prompt_end is not None:
             model = order.lora.lora_name if order.lora is not None else ""
-            self.cached.ended(order.attempt, order.prompt, model, order.salt)
+            self.on_prompt_end(order.attempt, order.prompt, model, order.salt)
         if reason == "error":
             if self._without_form(order, news):
                 return
@@ -454,13 +477,15 @@ class Core:
 
     def stats(self) -> dict[str, int]:
         """Return the counts, and what vLLM holds now. From any thread."""
-        engine, scheduler = self.engine, self._scheduler
+        engine = self.engine
+        if self.process is not None:
+            counts = self.process.counts()
+        else:
+            used, waiting = measure_cache(self._inner_core)
+            counts = {"forms": int(self._forms[0]), "form_ms": int(self._forms[1]), "kv_used": used, "waiting": waiting}
         held = engine.get_num_unfinished_requests() if engine is not None else 0
-        waiting = min(held, len(getattr(scheduler, "waiting", ())))
-        pool: Any = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
-        free: Any = getattr(pool, "get_num_free_blocks", None)
-        used = {} if free is None else {"kv_used": self.blocks - int(free())}
-        return {**self.counts, "running": held - waiting, "waiting": waiting, "kv_blocks": self.blocks, **used}
+        counts["waiting"] = min(held, counts["waiting"])
+        return {**self.counts, **counts, "running": held - counts["waiting"], "kv_blocks": self.blocks}
 
     def _tap(self) -> bool:
         """Read tokens and log-probabilities where they leave the model. Returns whether that can be done.
@@ -481,9 +506,13 @@ class Core:
         if inner is None or filled is None:
             return False
 
+        process = self.process
+
         def tapped() -> Any:
-            outputs = inner()
+            outputs = inner() if process is None else process.next_outputs(inner)
             counts, scored = self.counts, []
+            # A process of its own sends a message where a step has outputs; without any, this thread was woken.
+            counts["steps"] += process is None or bool(outputs.outputs)
             for output in outputs.outputs:
                 counts["generated"] += len(output.new_token_ids)
                 if output.new_logprobs is not None:
@@ -533,10 +562,15 @@ class Core:
         """Free the model and its cache, or what was made of them."""
         self.running.clear()
         self._inner.clear()
-        self._states = self._scheduler = None
+        self._states = self._inner_core = None
         with contextlib.suppress(Exception):
             self.engine.engine_core.shutdown()
         self.engine = None
+        if self.process is not None:
+            self.process.close()
+            gc.unfreeze()
+            gc.collect()
+            return
         if "vllm" in sys.modules:
             with contextlib.suppress(Exception):
                 from vllm.distributed import cleanup_dist_env_and_memory
