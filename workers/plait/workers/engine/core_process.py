@@ -7,6 +7,7 @@ private folder: counters in a file that both processes map, the cause of a failu
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import shutil
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import connection, spawn
 from pathlib import Path
@@ -59,6 +61,11 @@ class CoreProcess:
         """Return the counters. From any thread."""
         return dict(zip(COUNTERS, self._counters.tolist(), strict=True))
 
+    @property
+    def pids(self) -> list[int]:
+        """Return the ids of the processes."""
+        return [process.pid for process in self._processes]
+
     @contextlib.contextmanager
     def starting(self, config: Any) -> Iterator[None]:
         """Let vLLM start the process of this configuration within the block. A failure is raised with the cause that
@@ -86,7 +93,7 @@ class CoreProcess:
             answers = client.utility_results
         except (AttributeError, ImportError) as error:
             raise EngineError(
-                f"this vLLM cannot be followed in a process of its own ({error}): set process=shared"
+                f"plait cannot follow this vLLM in another process ({error}): set process=shared"
             ) from None
         sentinels = [process.sentinel for process in self._processes]
 
@@ -187,6 +194,12 @@ def run_core(*args: Any, **kwargs: Any) -> None:
     except Exception as error:
         _leave_cause(Path(folder), error)
         raise SystemExit(1) from None
+
+
+if multiprocessing.current_process().name.startswith("EngineCore"):
+    # vLLM prints while it is imported, before it reads its own variables.
+    logging.getLogger("vllm").setLevel(os.environ.get("VLLM_LOGGING_LEVEL", "INFO").upper())
+    warnings.simplefilter("ignore")
 
 
 def _end_with_parent() -> None:

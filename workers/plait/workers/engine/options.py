@@ -49,8 +49,8 @@ class EngineOptions(Frozen):
     )
     process: Literal["auto", "own", "shared"] = Field(
         default="auto",
-        description="Process of vLLM's EngineCore (scheduler and model): its own, or shared with plait. `auto` is `own` "
-        "on a GPU and `shared` on a CPU. Several engines in one process need `own`.",
+        description="Process of vLLM's EngineCore (scheduler and model): its own, or shared with plait. `auto` is "
+        "`own` on a GPU and `shared` on a CPU. Several engines in one process need `own`.",
     )
     seed: int = Field(default=0, description="Seed of requests that have none.")
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that hold one copy of the model.")

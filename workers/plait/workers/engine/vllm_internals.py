@@ -90,7 +90,7 @@ def count_forms(core: Any, counts: Any) -> None:
             return compile_(request)
         finally:
             with lock:
-                counts += (1, round(1000 * (time.perf_counter() - began)))
+                counts[:] += (1, round(1000 * (time.perf_counter() - began)))
 
     manager._create_grammar = counted
 
