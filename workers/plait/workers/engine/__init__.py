@@ -261,12 +261,7 @@ class Engine(Worker):
             while self._serve(core):
                 pass
         except Exception as error:
-            cause = f"{type(error).__name__}: {first_line(error)}"
-            if core.process is not None and (
-                isinstance(error, WorkerLost) or type(error).__name__ == "EngineDeadError"
-            ):
-                cause = core.process.explain_end()
-            reason = f"the engine {self.name!r} broke: {cause}"
+            reason = f"the engine {self.name!r} broke: {core.explain_end(error)}"
             failure = as_failure(WorkerLost(reason))
             self._inbox.post([(order.stream, failure) for order in core.running.values()])
             self._inbox.call(lambda: self._break(reason))

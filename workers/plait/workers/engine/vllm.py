@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plait.core.errors import CutInThoughts, EngineError, Rejected
+from plait.core.errors import CutInThoughts, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
@@ -40,6 +40,8 @@ log = logging.getLogger("plait.engine")
 WRITTEN = {"json": '{"a": [1, true]}', "calls": '<tool_call>{"a": 1}</tool_call>', "grammar": '1. f(a="b", c=$1)\n'}
 """What a tokenizer must be able to write, as an example, before a model is held to forms of a kind."""
 KEEPS = "vLLM cannot keep this model to it"
+DEAD = "EngineDeadError"
+"""vLLM's error for an EngineCore whose process has ended."""
 REMEMBERED = 1000
 """Forms that the engine is known not to support."""
 REPORTS = 16
@@ -245,7 +247,7 @@ class Core:
         try:
             inner = self.engine.add_request(order.key, prompt, order.params, priority=order.priority, **lora)
         except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
-            if type(error).__name__ == "EngineDeadError":
+            if type(error).__name__ == DEAD:
                 raise
             if self._without_form(order, news):
                 return
@@ -557,6 +559,12 @@ class Core:
                     trace.add(*next(figures))
                 if trace.window and not order.streams and trace.due():
                     self._due.append(order)
+
+    def explain_end(self, error: Exception) -> str:
+        """Return why the engine broke with this error."""
+        if self.process is not None and (isinstance(error, WorkerLost) or type(error).__name__ == DEAD):
+            return self.process.explain_end()
+        return f"{type(error).__name__}: {first_line(error)}"
 
     def close(self) -> None:
         """Free the model and its cache, or what was made of them."""
