@@ -47,6 +47,7 @@ class CoreProcess:
         self.folder = Path(tempfile.mkdtemp(prefix="plait-engine-"))
         np.zeros(len(COUNTERS), np.int64).tofile(self.folder / "counters")
         self._counters = _map_counters(self.folder)
+        self._client: Any = None
         self._processes: list[Any] = []
         self._outputs: Any = None
         self._nothing: Any = None
@@ -84,7 +85,7 @@ class CoreProcess:
     def follow(self, engine: Any, report: Callable[[], None]) -> None:
         """Call `report` from a thread when the process has ended. Raises `EngineError` for a vLLM whose client of an
         EngineCore is another one."""
-        client = engine.engine_core
+        client = self._client = engine.engine_core
         try:
             from vllm.v1.engine import EngineCoreOutputs
 
@@ -131,7 +132,10 @@ class CoreProcess:
         return f"{type(cause).__name__}: {cause}" if cause is not None else "its process does not answer"
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Close what vLLM's client leaves open, and remove the folder. After the client was shut down."""
+        if self._client is not None:
+            self._client.output_queue_thread.join(EXIT_WAIT_S)
+            self._client.ctx.destroy(linger=0)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read_cause(self) -> Exception | None:

@@ -396,7 +396,7 @@ class Core:
                 return
             form = order.sampling.structured
             message = "the engine failed on this request; try again"
-            if form is not None and not order.ids:
+            if form is not None:
                 message = (
                     f"vLLM cannot keep this model to the form {form.kind!r}: check what specifies it, and that the "
                     "tokenizer has an end token and tokens to write the form with"
