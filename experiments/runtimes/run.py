@@ -35,7 +35,7 @@ import numpy as np
 from plait import AsyncOrchestrator
 from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin
-from plait.core.runtime_distribution import Branches, Prediction, Problems, Step
+from plait.core.runtime_distribution import Step
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.config import Config
 from plait.runtime.client.profile import Profile
@@ -48,6 +48,7 @@ from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick
 from .._tools.kept import add_row
 from .._tools.statistics import share_text
+from .prediction import Branches, Prediction, Problems
 
 WIDTHS = (2, 4, 8, 16, 32)
 MOST, TOKENS = 32, 256
@@ -164,7 +165,7 @@ ABOUT = """# How long n samples take: predicted, and on the engine
 {recorded} puzzles were recorded by {most} samples each, one puzzle at a time, on the bundled model (samples of {tokens}
 tokens at most). From them come the lengths of each puzzle's samples, which of them were right, and the pace: the fit of
 `plait simulate calibrate` says {fixed:.2f} ms for a step and {more:.3f} ms more for each sample still being written.
-For {measured} other puzzles and n = 2 … 32 three times are predicted (`plait.core.runtime_distribution.Problems`; order
+For {measured} other puzzles and n = 2 … 32 three times are predicted (`prediction.py`; order
 statistics by arXiv 2403.08790) and were measured. Seconds of the core at its full speed; it had {speed:.0%} in
 the mean; means and 90 % intervals of the mean (puzzles drawn again). Threads that ran or waited for a core: {load:.0f}.
 

@@ -49,7 +49,7 @@ def one_job(monkeypatch: pytest.MonkeyPatch) -> type[Cluster]:
 
 def test_words_are_quoted_for_the_shell_of_the_cluster(plait: Plait, one_job: type[Cluster], tmp_path: Path) -> None:
     asked = "What is $HOME, `id` and 'this'?"
-    made = plait("job", "submit", "--working-dir", tmp_path, "--", "run", asked, "--planner", "sample:n=2")
+    made = plait("job", "submit", "--cluster", f"working_dir={tmp_path}", "--", "run", asked, "--planner", "sample:n=2")
     assert made.out == "made\n"
     options = one_job.jobs["made"]
     words = shlex.split(options["entrypoint"])
@@ -57,9 +57,9 @@ def test_words_are_quoted_for_the_shell_of_the_cluster(plait: Plait, one_job: ty
     assert options["runtime_env"] == {"working_dir": str(tmp_path)}
     told = subprocess.run(["sh", "-c", f'set -- {options["entrypoint"]}; echo "$5"'], capture_output=True, text=True)
     assert told.stdout == asked + "\n"
-    plait("job", "submit", "--address", "cluster:8265", "--", "plugins")
+    plait("job", "submit", "--cluster", "address=cluster:8265", "--", "plugins")
     assert one_job.jobs["made"]["entrypoint"] == "python -m plait plugins"
-    assert plait("job", "submit", "--working-dir", tmp_path / "none", "--", "plugins").code == 2
+    assert plait("job", "submit", "--cluster", f"working_dir={tmp_path / 'none'}", "--", "plugins").code == 2
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_command_that_is_none_is_not_submitted(
 
 
 def test_no_cluster_is_said_so(plait: Plait) -> None:
-    done = plait("job", "submit", "--address", f"http://127.0.0.1:{_free_port()}", "--", "plugins")
+    done = plait("job", "submit", "--cluster", f"address=http://127.0.0.1:{_free_port()}", "--", "plugins")
     assert done.code == 1
     assert "ray start --head" in done.err
 
@@ -196,7 +196,7 @@ def test_a_job_solves_puzzles_over_two_engines(cluster: dict[str, str], tmp_path
              "--answers", there / "answers.jsonl", "--journal", there / "run.journal", "--json"]  # fmt: skip
     (tmp_path / "upload").mkdir()
     (tmp_path / "upload" / "note.txt").write_text("uploaded")
-    log = plait("--id", "puzzles", "--follow", "--working-dir", tmp_path / "upload", "--", *inner)
+    log = plait("--id", "puzzles", "--follow", "--cluster", f"working_dir={tmp_path / 'upload'}", "--", *inner)
     summary = next(json.loads(line) for line in log.splitlines() if line.startswith('{"n"'))
     assert summary["n"] == 24
     assert summary["solved"] >= 20

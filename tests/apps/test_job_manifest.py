@@ -21,7 +21,7 @@ def test_a_command_becomes_a_ray_job(plait: Plait) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     words = ("batch", "in.jsonl", "--out", "out put.jsonl", "--actors", "1")
     cluster = "workers=2,gpus=1,claim=data,secret=keys,retries=3"
-    done = plait("job", "manifest", "--image", "plait:1", "--cluster", cluster, "--seconds", "600", "--", *words)
+    done = plait("job", "manifest", "--cluster", f"image=plait:1,{cluster}", "--seconds", "600", "--", *words)
     assert done.code == 0, done.err
     job = yaml.safe_load(done.out)
     assert "&id" not in done.out
@@ -41,7 +41,7 @@ def test_a_command_becomes_a_ray_job(plait: Plait) -> None:
 
 
 def test_without_a_claim_the_command_stands_as_it_is(plait: Plait) -> None:
-    done = plait("job", "manifest", "--image", "plait:1", "--cluster", "workers=0", "--", "run", "What is 6 x 7?")
+    done = plait("job", "manifest", "--cluster", "image=plait:1,workers=0", "--", "run", "What is 6 x 7?")
     job = yaml.safe_load(done.out)
     assert shlex.split(job["spec"]["entrypoint"]) == ["plait", "run", "What is 6 x 7?"]
     assert "workerGroupSpecs" not in job["spec"]["rayClusterSpec"] and "volumes" not in pods(job)[0]

@@ -11,7 +11,6 @@ import pytest
 
 from plait.apps.command_table import all_commands, all_families
 from plait.apps.main import build
-from plait.apps.moved import MOVED
 
 Plait = Callable[..., Any]
 COMMANDS, FAMILIES = all_commands(), all_families()
@@ -76,15 +75,6 @@ def test_a_command_that_begins_others_names_them_and_leaves_them_alone(plait: Pl
     assert "plait simulate tune" in said and "plait simulate calibrate" in said
     assert plait("simulate", "tune", "--help").out.startswith("Usage: plait simulate tune", 1) or "tune" in said
     assert "in virtual time" in plait("simulate", "tunes and operas", "--planner", "sample").out
-
-
-@pytest.mark.parametrize(("old", "now"), MOVED.items())
-def test_a_name_that_a_command_had_is_refused_with_the_new_one(old: str, now: str, plait: Plait) -> None:
-    done = plait(*old.split(), "x")
-    assert done.code == 2 and f"plait {now}" in done.err
-    first, *rest = now.split()
-    assert first in FAMILIES or " ".join([first, *rest[:1]]) in WORDS
-    assert "plait runs show" in plait("ctl", "show", "abc").err
 
 
 def test_all_commands_can_be_loaded_at_once() -> None:

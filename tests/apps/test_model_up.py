@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from plait.apps.models.standing import StandingEngine, began, joined, kept, put, standing
+from plait.apps.models.standing import StandingEngine, began, joined, kept, make_folder, put, standing
 from plait.runtime.client.config import Config
+from plait.workers.engine.options import EngineOptions
+from plait.workers.engine.server import flags
 from tests.workers.tiny_model import build
 
 UPSTREAM = Path(__file__).parent / "serve" / "upstream_child.py"
@@ -24,15 +28,16 @@ UPSTREAM = Path(__file__).parent / "serve" / "upstream_child.py"
 def engine() -> Iterator[StandingEngine]:
     """A server that says `fine`, with the file of an engine that is up."""
     with subprocess.Popen(
-        [sys.executable, str(UPSTREAM)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(UPSTREAM), str(make_folder()), "socket"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
-        port = int(process.stdout.readline())
+        assert int(process.stdout.readline()) == process.pid
         start = began(process.pid)
         assert start is not None
-        made = StandingEngine(
-            model="q", port=port, key="sk-of-the-test", pid=process.pid, began=start, since=time.time(), slots=4
-        )
+        made = StandingEngine(model="q", key="sk-of-the-test", pid=process.pid, began=start, since=time.time(), slots=4)
         path = put(made)
         yield made
         process.kill()
@@ -82,6 +87,39 @@ def test_a_folder_that_others_may_enter_is_not_believed(engine):
         assert list(standing()) == []
     finally:
         kept().chmod(0o700)
+
+
+def test_an_engine_listens_only_in_a_folder_of_its_user(engine):
+    """Another user can listen on a free port and answer 200; nobody else can enter the folder of the socket."""
+    words = flags(EngineOptions(model="q"), {"dtype": "float32"}, str(engine.socket))
+    assert f"--uds={engine.socket}" in words and not any(word.startswith(("--port", "--host")) for word in words)
+    assert engine.socket.parent == kept() and engine.is_ready
+    assert engine.url == f"http+unix://{quote(str(engine.socket), safe='')}/v1"
+
+
+def test_who_listens_in_a_dead_engine_s_place_is_not_joined(engine):
+    os.kill(engine.pid, signal.SIGKILL)
+    while began(engine.pid) is not None:
+        time.sleep(0.01)
+    engine.socket.unlink()
+    with socket.socket(socket.AF_UNIX) as impostor:
+        impostor.bind(str(engine.socket))
+        impostor.listen()
+        config = Config.load(model="q")
+        assert joined(config) == (config, None)
+    assert not engine.socket.exists()
+
+
+def test_no_engine_starts_in_a_folder_that_others_may_enter(plait):
+    kept().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept().mkdir(mode=0o700, exist_ok=True)
+    kept().chmod(0o777)
+    try:
+        done = plait("model", "up")
+    finally:
+        kept().chmod(0o700)
+    assert done.code == 1
+    assert "is open to others" in done.err and "starting" not in done.err
 
 
 def test_down_ends_it(plait, engine):

@@ -28,7 +28,7 @@ def stopped(plait, script):
     slow = {"text": " ".join(f"w{i}" for i in range(200)), "tokens_per_second": 100}
     planner = "sample:n=6,early=true,answer.stream=true"
     words = ["run", "q?", "--planner", planner, "--script", script(*quick, slow), "--journal", "j.sqlite"]
-    return plait(*words, "-v", "--explain")
+    return plait(*words, "-v")
 
 
 def test_a_step_cost_the_same_wherever_it_is_told(stopped, plait):
@@ -40,12 +40,12 @@ def test_a_step_cost_the_same_wherever_it_is_told(stopped, plait):
     assert len(lost) == 2 and sum(lost.values()) == trace.usage.cancelled
     shown = plait("runs", "show", trace.run, "--from", "j.sqlite").out
     rows = plait("runs", "show", trace.run, "--from", "j.sqlite", "--json").json["steps"]
-    plait("runs", "trace", "j.sqlite", "--format", "json", "--out", "all.json")
+    plait("runs", "view", "j.sqlite", "--format", "json", "--out", "all.json")
     written = {step["name"]: step["usage"]["completion"] for step in json.loads(Path("all.json").read_text())["steps"]}
     assert written == {row["name"]: row["tokens"] for row in rows} == spent
     for name, tokens in spent.items():
         if tokens:
-            assert re.search(rf"{name} \w+, {tokens} tokens", stopped.out), "--explain"
+            assert re.search(rf"{name} \w+, {tokens} tokens", stopped.out), "-v"
             for tree in (stopped.out, shown):
                 assert re.search(rf"{name} +{tokens} tok", tree), "the tree"
 
@@ -55,7 +55,7 @@ def test_a_reason_is_said_once_where_a_step_is_explained(stopped):
     turn = ReplTurn("q", steps={step.step: step for step in trace.steps})
     lost = next(step for step in turn.steps.values() if step.state == "cancelled")
     assert str(story(lost)).count(lost.reason) == 1
-    assert stopped.out.count(turn.find("vote")[0].reason) <= 2, "once by run, once by --explain"
+    assert stopped.out.count(turn.find("vote")[0].reason) <= 2, "once by run, once by -v"
 
 
 def on_a_terminal(*words: str) -> str:
@@ -80,7 +80,7 @@ def on_a_terminal(*words: str) -> str:
     return said.decode()
 
 
-@pytest.mark.parametrize("options", [[], ["-v", "--explain"], ["--json"]], ids=["plain", "all", "json"])
+@pytest.mark.parametrize("options", [[], ["-v"], ["--json"]], ids=["plain", "all", "json"])
 def test_a_terminal_is_not_steered_by_a_models_text(script, options):
     said = [
         on_a_terminal(

@@ -123,7 +123,7 @@ def test_options_of_a_command_s_own_are_in_its_help(plait: Plait) -> None:
     assert "--help-all" not in plait("runs", "list", "--help").out
 
 
-@pytest.mark.parametrize("command", ["runs view", "runs trace", "runs replay", "runs list", "why", "plugins"])
+@pytest.mark.parametrize("command", ["runs view", "runs replay", "runs list", "why", "plugins"])
 def test_options_of_models_stand_only_where_a_model_is_used(command: str, plait: Plait) -> None:
     said = plait(*command.split(), "--help").out
     assert not [option for option in ("--model", "--worker", "--base-url", "--script") if option in said]

@@ -209,5 +209,5 @@ def test_how_the_answer_is_generated_is_said_on_the_command(plait, script, tmp_p
 
 
 def test_why_an_answer_came_is_said_once(plait, script):
-    done = plait("run", "six?", "--script", script("Answer: 6"), "--planner", "sample:n=3", "--explain")
+    done = plait("run", "six?", "--script", script("Answer: 6"), "--planner", "sample:n=3", "-v")
     assert done.out.count("3 of 3 votes") == 1 and "sample-2 done" in done.out

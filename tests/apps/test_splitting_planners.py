@@ -32,7 +32,7 @@ def test_planned_and_run(plait, tmp_path, planner: str):
     assert said.code == 0
     assert said.json["steps"] >= (1 if planner in ("skeleton", "decompose") else 2)  # a flow makes its steps as it goes
     words = ["run", "Write 3 riddles about rain", "--planner", planner, "--worker", "scripted", "--script", "s.json"]
-    done = plait(*words, "--json", "--explain")
+    done = plait(*words, "--json", "-v")
     assert done.code == 0
     value, why = PLANNERS[planner]
     assert done.json["answer"] == value
@@ -43,7 +43,7 @@ def test_planned_and_run(plait, tmp_path, planner: str):
 
 def test_the_choice_is_explained(plait, tmp_path):
     (tmp_path / "s.json").write_text(json.dumps({"replies": [{"text": "Answer: 42"}]}))
-    out = plait("run", "Why?", "--planner", "route", "--worker", "scripted", "--script", "s.json", "--explain").out
+    out = plait("run", "Why?", "--planner", "route", "--worker", "scripted", "--script", "s.json", "-v").out
     assert "probes: 4 of 4 probes agree" in out
     assert "probe-4 done" in out
 

@@ -45,9 +45,9 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
 LINES = {
     # command lines
     "rnu x": "run", "runs shwo": "show", "learn strategis": "strategies",
-    "doctor --verions": "--versions", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
+    "doctor --quik": "--quick", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
     "run q --plannr single": "--planner", f"run q --set thinking=onn {SCRIPT}": "on", "names planer": "planner",
-    "runs list --status don": "done", "runs export --format txt": "text", "runs trace --format chrom": "chrome",
+    "runs list --status don": "done", "runs export --format txt": "text", "runs view --format chrom": "chrome",
     "runs export --out x --select by=critcal": "critical", "model get smolm2": "smollm2",
     f"batch rows.jsonl --out o.jsonl --order prefx {SCRIPT}": "prefix",
     f"learn rollouts rows.jsonl --out o.jsonl --reward verifed {SCRIPT}": "verified",

@@ -8,8 +8,9 @@ from statistics import fmean
 
 import pytest
 
+from experiments.runtimes.prediction import Branches, Problems
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
-from plait.core.runtime_distribution import Branches, Problems, max_branches_within
+from plait.core.runtime_distribution import max_branches_within
 from plait_research.simulation.engine_profile import EngineProfile
 from plait_research.simulation.simulator import simulate
 

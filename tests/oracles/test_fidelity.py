@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_the_oracles_that_are_named_are_there_and_all_are_named() -> None:
 
 
 def test_names_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    names(kind=None, options=False, fidelity=True, as_json=True)
-    rows = json.loads(capsys.readouterr().out)["methods"]
-    esc = {"kind": "policy", "name": "esc", "fidelity": "exact", "differs": "", "oracles": ["esc"]}
-    assert {**esc, "paper": "2401.10480"} in rows
+    names(kind=None, verbose=False, as_json=True)
+    method = json.loads(capsys.readouterr().out)["policies"]["esc"]["method"]
+    assert method == {"fidelity": "exact", "differs": "", "oracles": ["esc"], "paper": "2401.10480"}
+    names(kind="policies", verbose=True, as_json=False)
+    assert re.search(r"exact +esc\b", capsys.readouterr().out)

@@ -20,11 +20,11 @@ from ..distributions import CONTENTS, explain_missing
 from .command_table import all_commands, all_families
 from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
-from .moved import current_flags, current_words, find_moved
+from .moved import current_flags, current_words
 
 __all__ = ["build", "check_words", "main", "run"]
 
-RARE = ("adapters", "allow", "config", "journal", "mcp", "seed")
+RARE = ("allow", "config", "journal", "mcp", "seed")
 """Options that `--help` leaves out and `--help-all` has: settings that most people never change."""
 _ALL = "plait.help-all"
 _FREE = ("job submit", "job manifest")
@@ -118,8 +118,6 @@ class LazyGroup(TyperGroup):
         """Return the command that the words name, and the words after it."""
         if ctx.parent is None and args:
             args = current_words(args)
-            if message := find_moved(args):
-                ctx.fail(message)
             self._refuse_missing(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         if (

@@ -1,7 +1,6 @@
 """Words of the command line that have changed.
 
-For one minor version an old command line is rewritten, with a warning that shows the new one. What cannot be rewritten
-is refused with what to write now.
+For one minor version an old command line is rewritten, with a warning that shows the new one.
 """
 
 from __future__ import annotations
@@ -10,46 +9,64 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["COMMANDS", "FLAGS", "MOVED", "SETTINGS", "current_flags", "current_words", "find_moved"]
+__all__ = ["COMMANDS", "FLAGS", "JOINED", "SETTINGS", "current_flags", "current_words"]
 
 COMMANDS = {
-    "compare": "eval", "doctor versions": "doctor --versions", "eval compare": "eval", "model convert": "model get",
-    "learn diff": "learn versions", "learn show": "learn versions", "learn undo": "learn versions --undo",
-    "learn takeover": "learn effort --planner takeover", "names": "plugins", "runs prune": "runs cancel",
-    "runs questions": "runs answer", "runs top": "runs list --live --follow", "runs watch": "runs show --follow",
-    "try": "eval --quick", "version": "doctor --versions",
+    "calibrate": "simulate calibrate", "compare": "eval", "ctl": "runs", "ctl events": "runs show --follow --json",
+    "ctl list": "runs list --live", "ctl set": "runs set", "doctor versions": "doctor --quick",
+    "engine down": "model down", "engine list": "model list", "engine up": "model up", "eval compare": "eval",
+    "learn diff": "learn versions", "learn show": "learn versions", "learn takeover": "learn effort --planner takeover",
+    "learn undo": "learn versions --undo", "model convert": "model get", "names": "plugins",
+    "questions": "runs answer", "replay": "runs replay", "rollouts": "learn rollouts", "route": "learn route",
+    "route fit": "learn route", "runs prune": "runs cancel", "runs questions": "runs answer",
+    "runs top": "runs list --live --follow", "runs trace": "runs view --format=chrome",
+    "runs watch": "runs show --follow", "runs why": "why", "top": "runs list --live --follow",
+    "trace": "runs view --format=chrome", "try": "eval --quick", "tune": "simulate tune", "version": "doctor --quick",
+    "view": "runs view",
 }  # fmt: skip
 """Old commands whose arguments and flags a present command takes."""
 FLAGS: dict[str, dict[str, str]] = {
     "": {"--anyway": "--force"},
     "demo": {"--puzzles": "--limit"},
+    "doctor": {"--versions": "--quick"},
     "eval": {"--answers": "--out", "--count": "--limit", "--rows": "--limit"},
     "job submit": {"--id": "--name"},
     "learn strategies": {"--arm": "--planner"},
     "new": {"--in": "--out"},
     "plan": {"--dot": "--format=dot", "--mermaid": "--format=mermaid", "--plan-text": "--plan"},
-    "run": {"--stream": "--verbose"},
+    "plugins": {"--fidelity": "--verbose", "--options": "--verbose", "-o": "--verbose"},
+    "run": {"--explain": "--verbose", "--stream": "--verbose"},
     "runs export": {"--redact": "--no-texts"},
     "runs list": {"--every": ""},
-    "runs trace": {"--content": "--texts", "--redact": "--no-texts"},
+    "runs view": {"--content": "--texts", "--redact": "--no-texts"},
 }
 """By command (`""`: all): old flags and their new names. Empty: the flag and its value are dropped."""
+_SIMULATED = {
+    "--cluster": "engines hosts replicas slots profile decode-rate call-seconds vary cache block slow die",
+    "--load": "runs rate burstiness arrivals within share",
+}
+JOINED: dict[str, dict[str, str]] = {
+    "job manifest": {"--cluster": "image workers cpus memory gpus claim secret namespace retries"},
+    "job submit": {"--cluster": "address working-dir python"},
+    "learn rollouts": {"--collect": "branches reward own ahead weights"},
+    "runs export": {"--select": "verified distinct cheapest by tokenizer"},
+    "simulate": _SIMULATED,
+    "simulate calibrate": {},
+    "simulate tune": {**_SIMULATED, "--search": "goal seeds confirm"},
+}
+"""By command: options that hold several named values, and the old flags that are fields of each now."""
+_FIELDS = {"hosts": "engines", "replicas": "engines"}
+"""Old flags that are fields of another name."""
+_SWITCHES = ("--verified", "--distinct")
+"""Old flags among those that had no value."""
 SETTINGS = {
-    "--budget": "budget", "--cache": "cache", "--engines": "engines", "--gpus": "gpus",
+    "--adapter": "adapters", "--budget": "budget", "--cache": "cache", "--engines": "engines", "--gpus": "gpus",
     "--kv-cache-mib": "kv_cache_mib", "--max-model-len": "max_model_len", "--no-otel": "telemetry=false",
     "--on-uncertain-side-effect": "on_uncertain_side_effect", "--on-unknown": "on_uncertain_side_effect",
     "--otel": "telemetry=true", "--slots": "slots", "--tensor-parallel": "tensor_parallel", "--thinking": "thinking",
     "--threads": "threads", "--tool-actors": "tool_actors", "--top-p": "top_p", "--wait": "start_timeout",
 }  # fmt: skip
 """Old flags of every command with settings: `--set NAME=VALUE` replaces them, unless a command has such a flag."""
-MOVED = {
-    "calibrate": "simulate calibrate", "ctl": "runs", "ctl events": "runs show --follow --json",
-    "ctl list": "runs list --live", "ctl set": "runs set", "engine down": "model down", "engine list": "model list",
-    "engine up": "model up", "questions": "runs answer", "replay": "runs replay", "rollouts": "learn rollouts",
-    "route": "learn route", "route fit": "learn route", "runs limit": "runs set", "runs why": "why",
-    "top": "runs list --live --follow", "trace": "runs trace", "tune": "simulate tune", "view": "runs view",
-}  # fmt: skip
-"""Old commands that are refused, and what to write now."""
 
 
 def current_words(words: Sequence[str]) -> list[str]:
@@ -61,23 +78,13 @@ def current_words(words: Sequence[str]) -> list[str]:
             break
     for command in ("", given[0] if given else "", " ".join(given[:2])):
         given = _rename_flags(given, FLAGS.get(command, {}))
+    given = _join_fields(given)
     rewrite = _REWRITTEN.get(given[0] if given else "") or _REWRITTEN.get(" ".join(given[:2]))
     if rewrite is not None:
         given = rewrite(given)
     if given != list(words):
         _warn(shlex.join(["plait", *given]))
     return given
-
-
-def find_moved(words: Sequence[str]) -> str:
-    """Return the message that refuses a command with another name now; empty for any other."""
-    old = next((name for name in (" ".join(words[:2]), *words[:1]) if name in MOVED), None)
-    if old is None:
-        return ""
-    new = MOVED[old]
-    if new == "runs" and len(words) > 1:
-        new = f"runs {words[1]}"
-    return f"`plait {old}` has another name now: `plait {new}`"
 
 
 def current_flags(words: Sequence[str], own: Collection[str]) -> list[str]:
@@ -149,6 +156,12 @@ def _set_limit(words: list[str]) -> list[str]:
     return ["runs", "set", *words[3:5], words[2], *words[5:]] if len(words) > 4 else words
 
 
+def _choose_process(words: list[str]) -> list[str]:
+    """Return `runs set slots 4 --pid N` as `runs set slots 4 N`."""
+    pid, rest = _take_flag(words, "--pid")
+    return [*rest[:4], pid, *rest[4:]] if pid else words
+
+
 def _look_once(words: list[str]) -> list[str]:
     """Return `runs top --once`, which is `runs list --live --follow --once` by now, as `runs list --live`."""
     return [word for word in words if word not in ("--once", "--follow")] if "--once" in words else words
@@ -158,20 +171,6 @@ def _select_run(words: list[str]) -> list[str]:
     """Return `runs view JOURNAL --run ID` as `runs view ID --from JOURNAL`."""
     run, rest = _take_flag(words, "--run")
     return [*rest[:2], run, "--from", *rest[2:]] if run and len(rest) > 2 else words
-
-
-def _describe_simulation(words: list[str]) -> list[str]:
-    """Return `simulate` with its flags of the cluster and of the load as fields of `--cluster` and `--load`."""
-    if words[1:2] != ["calibrate"]:
-        for option, flags in _SIMULATED.items():
-            words = _join_flags(words, option, flags)
-    return words
-
-
-def _describe_job(words: list[str]) -> list[str]:
-    """Return `job manifest` with its flags of the cluster as fields of `--cluster`."""
-    end = words.index("--") if "--" in words else len(words)
-    return [*_join_flags(words[:end], "--cluster", _JOB_CLUSTER), *words[end:]]
 
 
 def _configure_method(words: list[str]) -> list[str]:
@@ -185,35 +184,31 @@ def _configure_method(words: list[str]) -> list[str]:
     return [*rest, "--by", by] if old else words
 
 
-def _select_runs(words: list[str]) -> list[str]:
-    """Return `runs export` with its flags of the choice as fields of `--select`."""
-    valued = [f"{word}=true" if word in ("--verified", "--distinct") else word for word in words]
-    return _join_flags(valued, "--select", ("--verified", "--distinct", "--cheapest", "--by", "--tokenizer"))
+def _join_fields(words: list[str]) -> list[str]:
+    """Return a command line with old flags as fields of the option that holds them now; the words after `--` stay."""
+    table = next((JOINED[name] for name in (" ".join(words[:2]), *words[:1]) if name in JOINED), {})
+    end = words.index("--") if "--" in words else len(words)
+    own = [f"{word}=true" if word in _SWITCHES and table else word for word in words[:end]]
+    for option, names in table.items():
+        own = _join_flags(own, option, names.split())
+    return [*own, *words[end:]]
 
 
-def _join_flags(words: list[str], option: str, flags: Sequence[str]) -> list[str]:
+def _join_flags(words: list[str], option: str, names: Sequence[str]) -> list[str]:
     """Return arguments with some flags as fields of one option."""
     fields: list[str] = []
-    for flag in flags:
+    for name in names:
         values: list[str] = []
-        while (taken := _take_flag(words, flag))[0]:
+        while (taken := _take_flag(words, f"--{name}"))[0]:
             words = taken[1]
             values.append(taken[0])
         if values:
-            name = "engines" if flag in ("--hosts", "--replicas") else flag[2:].replace("-", "_")
             value = values[0] if len(values) == 1 else f"[{','.join(values)}]"
-            fields.append(f"{name}={value}")
-    return [*words, option, ",".join(fields)] if fields else words
-
-
-_SIMULATED = {
-    "--cluster": (
-        "--engines", "--hosts", "--replicas", "--slots", "--profile", "--decode-rate", "--call-seconds", "--vary",
-        "--cache", "--block", "--slow", "--die",
-    ),
-    "--load": ("--runs", "--rate", "--burstiness", "--arrivals", "--within", "--share"),
-}  # fmt: skip
-_JOB_CLUSTER = ("--workers", "--cpus", "--memory", "--gpus", "--claim", "--secret", "--namespace", "--retries")
+            fields.append(f"{_FIELDS.get(name, name.replace('-', '_'))}={value}")
+    if not fields:
+        return words
+    given, words = _take_flag(words, option)
+    return [*words, option, ",".join([given, *fields] if given else fields)]
 
 
 def _take_flag(words: list[str], flag: str) -> tuple[str, list[str]]:
@@ -235,13 +230,10 @@ def _warn(new: str) -> None:
 _REWRITTEN: dict[str, Callable[[list[str]], list[str]]] = {
     "batch": _count_actors,
     "eval": _name_source,
-    "job manifest": _describe_job,
     "learn prompts": _configure_method,
-    "runs export": _select_runs,
     "runs limit": _set_limit,
     "runs list": _look_once,
-    "runs trace": _select_run,
+    "runs set": _choose_process,
     "runs view": _select_run,
-    "simulate": _describe_simulation,
 }
 """By command: what puts old arguments into another order."""

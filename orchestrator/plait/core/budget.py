@@ -130,7 +130,7 @@ class Budget(Frozen):
         >>> Budget(tokens=500, strict=True).limits
         {'tokens': 500}
         """
-        return {name: value for name, value in self if name != "strict" and value is not None}
+        return {name: value for name, value in self.__dict__.items() if name != "strict" and value is not None}
 
 
 _new_budget: Callable[..., Budget] = Budget

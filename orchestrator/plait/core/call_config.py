@@ -69,15 +69,21 @@ class CallConfig(Generation):
         """
         template = default if self.template is None else self.template
         out: list[Part] = []
-        end = 0
+        text, end = "", 0
         for place in _FIELD.finditer(template):
             if place[1] not in fields:  # braces of the user's own, such as those of JSON
                 continue
             value = fields[place[1]]
-            out.append(Text(text=template[end : place.start()]))
-            out += [Text(text=value)] if isinstance(value, str) else value
+            text += template[end : place.start()]
+            for piece in (value,) if isinstance(value, str) else value:
+                if isinstance(piece, str | Text):
+                    text += piece if isinstance(piece, str) else piece.text
+                else:
+                    out += (Text(text=text), piece) if text else (piece,)
+                    text = ""
             end = place.end()
-        return join_parts([*out, Text(text=template[end:])])
+        text += template[end:]
+        return (*out, Text(text=text)) if text else tuple(out)
 
     def text(self, default: str, /, **fields: str) -> str:
         """Return the same as one text."""
@@ -138,14 +144,3 @@ def lay_over(values: Mapping[str, object], defaults: Mapping[str, object]) -> di
 
 def _set_fields(prompt: CallConfig) -> dict[str, object]:
     return {name: getattr(prompt, name) for name in prompt.model_fields_set}
-
-
-def join_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return pieces without empty texts, neighbouring texts as one."""
-    out: list[Part] = []
-    for part in parts:
-        if isinstance(part, Text) and out and isinstance(out[-1], Text):
-            out[-1] = Text(text=out[-1].text + part.text)
-        elif not (isinstance(part, Text) and not part.text):
-            out.append(part)
-    return tuple(out)

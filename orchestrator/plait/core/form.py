@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable
-from types import FunctionType
-from typing import cast
+from collections.abc import Callable, Mapping
+from types import FunctionType, UnionType
+from typing import NotRequired, Required, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
+from typing_extensions import TypedDict
 
 from .errors import FieldError
 from .messages import explain, first_of_each, json_path
-from .values import Frozen, json_value, split_reasoning
+from .values import JSON_DECODER, Frozen, json_value, split_reasoning
 
 _STARTS = 200
 """Places where a JSON value may begin that are tried, from the first."""
@@ -41,16 +41,16 @@ class Form(Frozen):
             if isinstance(kind, str | FunctionType):
                 raise FieldError(f"output={kind!r:.80} is no type: give a class, or list[…] of one")
             try:
-                adapter = TypeAdapter[object](cast("type[object]", kind))
+                adapter = TypeAdapter[object](cast("type[object]", _modernize(kind)))
                 schema = cast("dict[str, JsonValue]", adapter.json_schema())
-            except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError) as error:
-                if error.code == "typed-dict-version":
-                    raise FieldError(
-                        f"output={kind!r:.80}: before Python 3.12 a TypedDict has to be typing_extensions.TypedDict"
-                    ) from None
+            except (
+                *(PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError),
+                *(NameError, RecursionError),
+            ):
                 raise FieldError(
-                    f"output={kind!r:.80} has no JSON schema: give a BaseModel, a dataclass, a TypedDict, a "
-                    "list[…] or dict[…] of such types, or the schema itself as a dictionary"
+                    f"output={kind!r:.80} has no JSON schema: give a BaseModel, a dataclass, a TypedDict, a list[…] or "
+                    "dict[…] of such types, or the schema itself as a dictionary. Before Python 3.12 a TypedDict in a "
+                    "class or in itself must be typing_extensions.TypedDict"
                 ) from None
         form = cls(schema_=schema) if _is_object(schema) else cls(schema_=_wrapped(schema), wrapped=True)
         if adapter is not None:
@@ -105,17 +105,16 @@ def find_json(text: str) -> tuple[JsonValue, bool]:
     # Models think aloud in earlier blocks; the last is what they settled on.
     for block in (text, *reversed(blocks)):
         try:
-            return json_value(json.loads(block, parse_constant=_refuse, parse_float=_finite)), True
+            return json_value(JSON_DECODER.decode(block)), True
         except (ValueError, RecursionError):
             pass
-    decoder = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
     longest: JsonValue = None
     most = end = 0
     for _, start in zip(range(_STARTS), _START.finditer(text), strict=False):
         if start.start() < end:  # within the value before
             continue
         try:
-            value, stop = decoder.raw_decode(text, start.start())
+            value, stop = JSON_DECODER.raw_decode(text, start.start())
             value = json_value(value)
         except (ValueError, RecursionError):
             continue
@@ -125,14 +124,20 @@ def find_json(text: str) -> tuple[JsonValue, bool]:
     return longest, most > 0
 
 
-def _refuse(name: str) -> JsonValue:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _finite(number: str) -> float:
-    if not math.isfinite(value := float(number)):
-        raise ValueError(f"{number} is too large for a float")
-    return value
+def _modernize(kind: object) -> object:
+    """Return a `typing.TypedDict`, alone or in a generic type, as typing_extensions': pydantic needs it before 3.12."""
+    if arguments := get_args(kind):
+        new = tuple(_modernize(argument) for argument in arguments)
+        generic = Union if get_origin(kind) is UnionType else get_origin(kind)
+        return kind if new == arguments else cast("Mapping[object, object]", generic)[new]
+    if not is_typeddict(kind) or type(kind).__module__ != "typing":
+        return kind
+    hints = {name: _modernize(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+    required = cast("frozenset[str]", vars(kind)["__required_keys__"])
+    for name, hint in hints.items():
+        inner = get_args(hint)[0] if get_origin(hint) in (Required, NotRequired) else hint
+        hints[name] = Required[inner] if name in required else NotRequired[inner]
+    return cast("Callable[..., object]", TypedDict)(cast("type", kind).__name__, hints)
 
 
 def _schema_of(kind: dict[object, object]) -> JsonValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from pydantic import JsonValue
 from .budget import Budget
 from .call_config import CallConfig
 from .chat import Message
-from .errors import FlowError
+from .errors import FieldError, FlowError
 from .interfaces import PlanningContext
 from .ops import Function, Join, ModelCall, Part, Plugin, Text
 from .plan import Plan, Step
@@ -190,8 +191,24 @@ def _build_call(
     unknown = [key for key in fields if key not in ModelCall.model_fields]
     if unknown:
         raise FlowError(f"a model call has no option {', '.join(unknown)}")
-    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **fields)
+    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=_shared(sampling), after=after, **fields)
     return _STEP(name=name, op=op, **step)
+
+
+def _shared(fields: dict[str, object]) -> Sampling | dict[str, object]:
+    """Return the sampling of some fields, checked once for all seeds; the fields if they are wrong or not hashable."""
+    rest = {name: value for name, value in fields.items() if name != "seed"}
+    seed = fields.get("seed")
+    try:
+        made = _sampling(**rest)
+    except (TypeError, FieldError):
+        return fields
+    return made if seed is None else made.model_copy(update={"seed": seed}) if type(seed) is int else fields
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _sampling(**fields: object) -> Sampling:
+    return cast("Callable[..., Sampling]", Sampling)(**fields)
 
 
 @accept(tolerate="allow_failure")

@@ -150,9 +150,6 @@ class Generation(Frozen):
     def _one_stop(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
-    def __deepcopy__(self, memo: dict[int, object] | None = None) -> Self:
-        return self  # frozen: planners share their defaults, which pydantic would copy for each planner that is made
-
     def over(self, other: Generation) -> Self:
         """Return this, with the fields that it leaves unset from `other`."""
         fields = type(self).model_fields
@@ -259,7 +256,7 @@ def set_fields(source: Source) -> dict[str, object]:
     """Return the fields that a source sets: all of a mapping, and those of a `Generation` that are not unset."""
     if not isinstance(source, Generation):
         return dict(source)
-    fields = type(source).model_fields
+    fields = type(source).__pydantic_fields__
     return {name: value for name, value in source.__dict__.items() if value != fields[name].default}
 
 

@@ -59,6 +59,15 @@ class TunedLoad(BaseModel):
     share: float = Field(0.95, ge=0, le=1, description="Share of the runs that should be.")
 
 
+class TuneSearch(BaseModel):
+    """How candidates are compared: the fields of `--search`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    goal: GoalName = Field("p99", description="Figure that is compared.")
+    seeds: int = Field(8, ge=1, le=64, description="Number of seeds for the last candidates.")
+    confirm: int = Field(0, ge=0, description="Number of runs that measure the top three on the engine.")
+
+
 @common_options
 def tune(
     text: Annotated[str, typer.Argument(help="Text of the request.")],
@@ -79,14 +88,9 @@ def tune(
         list[str] | None,
         typer.Option("--policy", metavar="NAME[+NAME…]", help="Policy to try; repeatable."),
     ] = None,
-    goal: Annotated[GoalName, typer.Option(help="Figure that is compared.")] = "p99",
-    seeds: Annotated[int, typer.Option(min=1, max=64, help="Number of seeds for the last candidates.")] = 8,
-    confirm: Annotated[
-        int,
-        typer.Option(
-            "--confirm", min=0, metavar="RUNS", help="Number of runs that measure the top three on the engine."
-        ),
-    ] = 0,
+    search: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"How candidates are compared: {list_names(TuneSearch)}.")
+    ] = "",
     as_json: Json = False,
     *,
     common: Common,
@@ -97,8 +101,10 @@ def tune(
     Example: `plait simulate tune "Why?" --planner sample --n 4 --n 8 --cluster engines=[1,4] --load rate=5`."""
     config = common.load()
     shape, work = read_fields("--cluster", cluster, TunedCluster), read_fields("--load", load, TunedLoad)
+    rules = read_fields("--search", search, TuneSearch)
+    goal, confirm = rules.goal, rules.confirm
     if goal == "in-time" and work.within is None:
-        raise UsageError("--goal in-time needs to know the time: give --load within=SECONDS")
+        raise UsageError("--search goal=in-time needs to know the time: give --load within=SECONDS")
     path = shape.profile or profile_file(config.model)
     if shape.profile is None and not path.exists():
         raise UsageError(
@@ -114,7 +120,7 @@ def tune(
     }
     simulated = _Simulation(known, briefs, work, shape.cache)
     with opened(as_json) as output:
-        tried = halve(candidates, simulated.play, goal, seeds, None if work.within is None else work.share)
+        tried = halve(candidates, simulated.play, goal, rules.seeds, None if work.within is None else work.share)
         rows = [dict(plain(trial, goal)) for trial in tried]
         measured = list[dict[str, Any]]()
         if confirm:
@@ -250,7 +256,7 @@ def _show(
     say(f"best: {pluralise(best.engines, 'engine')}, slots={best.slots}, policy {best.policy}{width}", markup=False)
     close = [a for a, b in pairwise(tried[:KEPT]) if interval(a.figures)[1] >= interval(b.figures)[0]]
     if close and goal not in ("runs-per-second", "in-time"):
-        say("the first ones lie within one another's intervals: measure them (--confirm RUNS)", markup=False)
+        say("the first ones lie within one another's intervals: measure them (--search confirm=RUNS)", markup=False)
     if any(trial.candidate.slots > 2 * known.widest for trial in tried):
         say(f"*: only up to {known.widest} sequences together were seen in calibration", markup=False)
     for row in measured:

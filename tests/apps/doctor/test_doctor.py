@@ -1,4 +1,4 @@
-"""`plait doctor`, `plait plugins`, `plait doctor --versions`, `plait --help`."""
+"""`plait doctor`, `plait plugins`, `plait doctor --quick`, `plait --help`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from plait.apps import main
 from plait.apps.doctor import checks
-from plait.apps.doctor.ray_auth import ask_entry
+from plait.apps.doctor.checks import ask_entry
 
 
 def by_name(said):
@@ -104,40 +105,29 @@ def test_a_ray_cluster_that_does_not_answer(monkeypatch, address, grade):
     assert checks.ray_address(needed=True).grade == grade
 
 
-def frame(kind, flags, stream, payload):
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
-
-
-GRPC = b"\x88@\x0ccontent-type\x10application/grpc"
-SETTINGS = frame(4, 0, 0, b"") + frame(4, 1, 0, b"")
-# As Ray 2.60 answers `CheckAlive`: without its token headers that end the stream, else headers, message, trailers.
-REFUSAL = SETTINGS + frame(1, 5, 1, GRPC + b"\x00\x0bgrpc-status\x0216\x00\x0cgrpc-message\x07no luck")
-WELCOME = SETTINGS + frame(1, 4, 1, GRPC) + frame(0, 0, 1, bytes(5)) + frame(1, 5, 1, b"\x00\x0bgrpc-status\x010")
-
-
 @pytest.fixture
 def head():
-    """The head of a cluster that wants the token `right`, in pieces as a network may deliver them; its port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    """The head of a cluster that wants the token `right`; its port."""
+    grpc = pytest.importorskip("grpc")
 
-        def serve():
-            while True:
-                try:
-                    link, _ = server.accept()
-                except OSError:
-                    return
-                with link:
-                    asked = link.recv(65_536)
-                    answer = WELCOME if b"Bearer right" in asked else REFUSAL
-                    assert asked.startswith(b"PRI * HTTP/2.0") and b"CheckAlive" in asked
-                    for at in range(0, len(answer), 7):
-                        link.sendall(answer[at : at + 7])
+    class Head(grpc.GenericRpcHandler):
+        def service(self, call):
+            assert call.method == "/ray.rpc.NodeInfoGcsService/CheckAlive"
+            let_in = dict(call.invocation_metadata).get("authorization") == "Bearer right"
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+            def answer(request, context):
+                if not let_in:
+                    context.abort(grpc.StatusCode.UNAUTHENTICATED, "no luck")
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(answer)
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((Head(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +242,7 @@ def test_names_say_what_a_plugin_is_in_a_whole_sentence(plait):
 
 
 def test_names_of_one_kind(plait):
-    done = plait("plugins", "policies", "--options")
+    done = plait("plugins", "policies", "-v")
     assert "fifo" in done.out
     assert "think-summarize" not in done.out, "that is a planner"
 
@@ -260,7 +250,8 @@ def test_names_of_one_kind(plait):
 def test_versions(plait):
     from plait import __version__
 
-    assert plait("doctor", "--versions", "--json").json["plait"] == __version__
+    found = by_name(plait("doctor", "--quick", "--json").json)["versions"]["found"]
+    assert found.startswith(f"plait {__version__}, ") and "pydantic" in found
     assert plait("--version").out == f"plait {__version__}\n"
 
 

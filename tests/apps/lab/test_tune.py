@@ -22,7 +22,8 @@ def profile(tmp_path: Path) -> Path:
 
 
 def test_more_engines_and_the_right_slots_win(plait, profile: Path) -> None:
-    words = ["simulate", "tune", "q", "--planner", "sample", "--n", 8, "--load", "runs=60", "--json", "--seeds", 4]
+    words = ["simulate", "tune", "q", "--planner", "sample", "--n", 8, "--load", "runs=60", "--json"]
+    words += ["--search", "seeds=4"]
     done = plait(*words, "--cluster", f"engines=[1,4],slots=[2,32],profile={profile}", "--policy", "least-loaded")
     rows = done.json["configurations"]
     assert (rows[0]["engines"], rows[0]["slots"]) == (4, 32)
@@ -33,7 +34,8 @@ def test_more_engines_and_the_right_slots_win(plait, profile: Path) -> None:
 
 
 def test_with_a_time_limit_the_widest_that_makes_it_on_the_fewest_engines_is_best(plait, profile: Path) -> None:
-    words = ["simulate", "tune", "q", "--planner", "sample", "--seeds", 2, "--json", "--n", 1, "--n", 8, "--n", 64]
+    words = ["simulate", "tune", "q", "--search", "seeds=2", "--json", "--planner", "sample"]
+    words += ["--n", 1, "--n", 8, "--n", 64]
     words += ["--cluster", f"engines=[1,2],slots=8,profile={profile}", "--load"]
     best = plait(*words, "runs=20,rate=2,within=2").json["configurations"][0]
     assert (best["width"], best["engines"]) == (8, 1) and best["in_time"] >= 0.95
@@ -54,7 +56,7 @@ def test_without_calibration_it_chooses_nothing(plait, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     done = plait("simulate", "tune", "q")
     assert done.code == 2 and "uncalibrated" in done.err and "plait simulate calibrate --probe" in done.err
-    done = plait("simulate", "tune", "q", "--goal", "in-time")
+    done = plait("simulate", "tune", "q", "--search", "goal=in-time")
     assert done.code == 2 and "within=SECONDS" in done.err
 
 
@@ -62,7 +64,7 @@ def test_the_top_three_are_measured(plait, profile: Path, tmp_path: Path) -> Non
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": [{"text": "word " * 30, "tokens_per_second": 300}]}))
     words = ["simulate", "tune", "q", "--planner", "sample", "--n", 2, "--load", "runs=20", "--script", script]
-    words += ["--cluster", f"engines=1,slots=[2,8,16,32],profile={profile}", "--confirm", 6, "--json"]
+    words += ["--cluster", f"engines=1,slots=[2,8,16,32],profile={profile}", "--search", "confirm=6", "--json"]
     measured = plait(*words).json["measured"]
     assert len(measured) == 3 and all(row["runs"] == 6 and row["measured"] > 0.05 for row in measured)
 

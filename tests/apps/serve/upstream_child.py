@@ -2,14 +2,17 @@
 after so many seconds where one says so (`WAIT:SECONDS:YAS`).
 
     python upstream_child.py [ADDRESS] [PORT]
+    python upstream_child.py FOLDER socket
 
-Prints its port. It reads no more of a body than it must, so that long prompts cost it little.
+Prints its port, or its process id if it listens on the socket `PID.sock` of a folder. It reads no more of a body than
+it must, so that long prompts cost it little.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import sys
 
@@ -68,8 +71,11 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 async def main() -> None:
     """Serve until killed."""
     address, port = [*sys.argv[1:], "127.0.0.1", "0"][:2] if len(sys.argv) < 3 else sys.argv[1:3]
-    server = await asyncio.start_server(serve, address, int(port), limit=64 << 20)
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+    if port == "socket":  # the address is a folder
+        server = await asyncio.start_unix_server(serve, f"{address}/{os.getpid()}.sock", limit=64 << 20)
+    else:
+        server = await asyncio.start_server(serve, address, int(port), limit=64 << 20)
+    sys.stdout.write(f"{os.getpid() if port == 'socket' else server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     async with server:
         await server.serve_forever()

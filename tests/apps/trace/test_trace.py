@@ -1,4 +1,4 @@
-"""`plait runs trace`: a run as a Chrome trace beside Ray's timeline, as OpenTelemetry spans, as JSON."""
+"""`plait runs view --format`: a run as a Chrome trace beside Ray's timeline, as OpenTelemetry spans, as JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def journal(plait, script, tmp_path):
 
 def test_chrome_events_are_on_the_wall_clock_in_microseconds(plait, journal, tmp_path):
     out = tmp_path / "trace.json"
-    done = plait("runs", "trace", journal, "--out", out, "--json")
+    done = plait("runs", "view", "--format", "chrome", journal, "--out", out, "--json")
     events = json.loads(out.read_text())
     assert done.json["events"] == len(events)
     now = time.time() * 1e6
@@ -46,7 +46,7 @@ def test_chrome_events_are_on_the_wall_clock_in_microseconds(plait, journal, tmp
 
 def test_chrome_events_name_workers_slots_and_steps(plait, journal, tmp_path):
     out = tmp_path / "trace.json"
-    plait("runs", "trace", journal, "--out", out)
+    plait("runs", "view", "--format", "chrome", journal, "--out", out)
     events = json.loads(out.read_text())
     slices = {event["name"]: event for event in events if event["ph"] == "X"}
     assert slices["plan-1"]["pid"] == "plait worker scripted"
@@ -62,7 +62,7 @@ def test_chrome_events_name_workers_slots_and_steps(plait, journal, tmp_path):
 
 def test_chrome_arrows_go_from_what_was_needed(plait, journal, tmp_path):
     out = tmp_path / "trace.json"
-    plait("runs", "trace", journal, "--out", out)
+    plait("runs", "view", "--format", "chrome", journal, "--out", out)
     events = json.loads(out.read_text())
     starts = {event["id"]: event for event in events if event["ph"] == "s"}
     ends = {event["id"]: event for event in events if event["ph"] == "f"}
@@ -89,19 +89,19 @@ def test_rays_timeline_is_put_beside_it(plait, journal, tmp_path):
     timeline = tmp_path / "ray.json"
     timeline.write_text(json.dumps([theirs]))
     out = tmp_path / "both.json"
-    plait("runs", "trace", journal, "--ray", timeline, "--out", out)
+    plait("runs", "view", "--format", "chrome", journal, "--ray", timeline, "--out", out)
     events = json.loads(out.read_text())
     assert theirs in events
     assert any(event["pid"] == "plait worker scripted" for event in events)
     timeline.write_text('{"not": "events"}')
-    done = plait("runs", "trace", journal, "--ray", timeline)
+    done = plait("runs", "view", "--format", "chrome", journal, "--ray", timeline)
     assert done.code == 2
-    assert "is no timeline" in done.err
+    assert "is not a timeline" in done.err
 
 
 def test_spans_are_written_one_a_line(plait, journal, tmp_path):
     out = tmp_path / "spans.jsonl"
-    done = plait("runs", "trace", journal, "--format", "otel", "--out", out, "--json")
+    done = plait("runs", "view", journal, "--format", "otel", "--out", out, "--json")
     spans = [json.loads(line) for line in out.read_text().splitlines()]
     assert done.json["spans"] == len(spans)
     assert Counter(span["name"].split()[0] for span in spans) == Counter(
@@ -109,14 +109,14 @@ def test_spans_are_written_one_a_line(plait, journal, tmp_path):
     )
     assert "which?" not in out.read_text()
     assert "all about" not in out.read_text()
-    plait("runs", "trace", journal, "--format", "otel", "--out", out, "--texts")
+    plait("runs", "view", journal, "--format", "otel", "--out", out, "--texts")
     assert "which?" in out.read_text()
     assert "all about Rome" in out.read_text()
 
 
 def test_json_has_all_of_it(plait, journal, tmp_path):
     out = tmp_path / "all.json"
-    plait("runs", "trace", journal, "--format", "json", "--out", out)
+    plait("runs", "view", journal, "--format", "json", "--out", out)
     whole = json.loads(out.read_text())
     names = [step["name"] for step in whole["steps"]]
     assert names == [
@@ -134,30 +134,33 @@ def test_json_has_all_of_it(plait, journal, tmp_path):
 def test_a_run_is_found_by_its_id(plait, script, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = plait("run", "q", "--script", script("answer: 4"), "--json").json["run"]
-    done = plait("runs", "trace", run, "--json")
+    done = plait("runs", "view", "--format", "chrome", run, "--json")
     assert done.json["run"] == run
     assert done.json["file"] == f"plait-{run}.chrome.json"
-    assert plait("runs", "trace", run[:5], "--json").json["run"] == run
+    assert plait("runs", "view", "--format", "chrome", run[:5], "--json").json["run"] == run
     newest = plait("run", "again", "--script", script("answer: 5"), "--json").json["run"]
-    assert plait("runs", "trace", "--json").json["run"] == plait("runs", "view", "--json").json["run"] == newest != run
-    missing = plait("runs", "trace", "nobody")
+    assert (
+        plait("runs", "view", "--format", "chrome", "--json").json["run"]
+        == plait("runs", "view", "--json").json["run"]
+        == newest
+        != run
+    )
+    missing = plait("runs", "view", "--format", "chrome", "nobody")
     assert missing.code == 2
     assert "no run 'nobody'" in missing.err
     assert "journal" in missing.err
 
 
 def test_options_that_do_not_go_together(plait, journal, tmp_path):
-    assert (
-        "--ray goes with --format chrome" in plait("runs", "trace", journal, "--format", "json", "--ray", journal).err
-    )
-    assert "--send goes with --format otel" in plait("runs", "trace", journal, "--send").err
-    assert "abc does not exist" in plait("runs", "trace", "x", "--from", "abc").err
+    assert "--ray goes with --format chrome" in plait("runs", "view", journal, "--format", "json", "--ray", journal).err
+    assert "--send goes with --format otel" in plait("runs", "view", "--format", "chrome", journal, "--send").err
+    assert "abc does not exist" in plait("runs", "view", "--format", "chrome", "x", "--from", "abc").err
 
 
 def test_spans_without_opentelemetry(plait, journal, monkeypatch):
     for name in ("opentelemetry.sdk.trace", "opentelemetry.sdk"):
         monkeypatch.setitem(sys.modules, name, None)
-    done = plait("runs", "trace", journal, "--format", "otel")
+    done = plait("runs", "view", journal, "--format", "otel")
     assert done.code == 2
     assert "plait[otel]" in done.err
-    assert plait("runs", "trace", journal).code == 0
+    assert plait("runs", "view", "--format", "chrome", journal).code == 0

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step, ToolCall, tool
-from plait.apps.trace.command import export_spans
 from plait.apps.trace.read import read_trace
+from plait.apps.trace.spans import export_spans
 from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
 from plait.core.sampling import Sampling

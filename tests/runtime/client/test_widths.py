@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.runtimes.prediction import Branches
 from plait import AsyncOrchestrator
 from plait.core.errors import UsageError
-from plait.core.runtime_distribution import Branches
 from plait.runtime.client.config import Config
 from plait.runtime.client.profile import Profile, machine, profile_file
 from plait.workers.scripted import Reply, Scripted

@@ -27,9 +27,9 @@ _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "searc
 
 def plugins(
     kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}.")] = None,
-    options: Annotated[bool, typer.Option("--options", "-o", help="Include the options of each plugin.")] = False,
-    fidelity: Annotated[
-        bool, typer.Option("--fidelity", help="Published methods: how close each implementation is, and its oracle.")
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Options of each plugin, and how close it is to the paper it implements."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -41,9 +41,6 @@ def plugins(
             raise UsageError(f"there is no kind {kind!r} of plugin{near}: there are {', '.join(_KINDS)}")
         kind = singular
     plugins = Plugins()
-    if fidelity:
-        _print_fidelity([row for one in _KINDS if kind in (None, one) for row in fidelities(plugins, one)], as_json)
-        return
     by_kind = {one: _listed(plugins, one) for one in _KINDS if kind in (None, one)}
     with opened(as_json) as output:
         if as_json:
@@ -53,36 +50,27 @@ def plugins(
             output.people.print(_PLURALS[one], style="bold")
             wide = max(map(len, listed), default=0) + 2
             for name, about in listed.items():
-                _print_plugin(output.people, name, about, options, wide)
+                _print_plugin(output.people, name, about, verbose, wide)
 
 
 def fidelities(plugins: Plugins, kind: Any) -> list[dict[str, Any]]:
     """Return the published methods among the plugins of a kind, each with its `Fidelity`."""
-    rows: list[dict[str, Any]] = []
-    for name in plugins.listed(kind):
-        try:
-            declared: Fidelity | None = getattr(plugins.class_of(kind, name), "fidelity", None)
-        except PluginError:
-            continue
-        if declared is not None:
-            facts = {"differs": declared.differs, "oracles": list(declared.oracles), "paper": declared.paper}
-            rows.append({"kind": kind, "name": name, "fidelity": declared.kind, **facts})
-    return rows
+    declared = {name: _fidelity(plugins, kind, name) for name in plugins.listed(kind)}
+    return [{"kind": kind, "name": name, **facts} for name, facts in declared.items() if facts is not None]
 
 
-def _print_fidelity(rows: list[dict[str, Any]], as_json: bool) -> None:
-    with opened(as_json) as output:
-        if as_json:
-            output.result({"methods": rows})
-            return
-        table = Table.grid(padding=(0, 2))
-        for row in rows:
-            cells = (row["kind"], row["name"], row["fidelity"], row["differs"], ", ".join(row["oracles"]))
-            table.add_row(*(Text(cell) for cell in cells))
-        output.people.print(table)
+def _fidelity(plugins: Plugins, kind: Any, name: str) -> dict[str, Any] | None:
+    try:
+        declared: Fidelity | None = getattr(plugins.class_of(kind, name), "fidelity", None)
+    except PluginError:
+        return None
+    if declared is None:
+        return None
+    facts = {"differs": declared.differs, "oracles": list(declared.oracles), "paper": declared.paper}
+    return {"fidelity": declared.kind, **facts}
 
 
-def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool, wide: int) -> None:
+def _print_plugin(console: Any, name: str, about: dict[str, Any], verbose: bool, wide: int) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(min_width=wide, no_wrap=True)
     table.add_column()
@@ -90,12 +78,14 @@ def _print_plugin(console: Any, name: str, about: dict[str, Any], options: bool,
     lost = f" [loses wherever it was tried: {', '.join(about['loses'])}]" if about["loses"] else ""
     table.add_row(f"  {name}", Text(about["about"] + lost + origin))
     console.print(table, markup=False)
-    if options and about["options"]:
-        inner = Table.grid(padding=(0, 2))
-        for option, about_option in about["options"].items():
-            default = "" if about_option["default"] is None else f"={about_option['default']}"
-            inner.add_row(f"{option}{default}", about_option["about"], style="dim")
-        console.print(Padding(inner, (0, 0, 0, 6)))
+    inner = Table.grid(padding=(0, 2))
+    if method := about["method"]:
+        inner.add_row(method["fidelity"], ", ".join(filter(None, (method["differs"], *method["oracles"]))))
+    for option, about_option in about["options"].items():
+        default = "" if about_option["default"] is None else f"={about_option['default']}"
+        inner.add_row(f"{option}{default}", about_option["about"], style="dim")
+    if verbose and inner.row_count:
+        console.print(Padding(inner, (0, 0, 0, 6)), markup=False)
 
 
 def _listed(plugins: Plugins, kind: Any) -> dict[str, dict[str, Any]]:
@@ -105,6 +95,7 @@ def _listed(plugins: Plugins, kind: Any) -> dict[str, dict[str, Any]]:
             "about": about,
             "loses": plugins.lost_in(kind, name),
             "distribution": plugins.distribution(kind, name),
+            "method": _fidelity(plugins, kind, name),
             "options": _options(plugins, kind, name),
         }
         for name, about in plugins.names(kind).items()

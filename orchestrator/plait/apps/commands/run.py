@@ -35,9 +35,8 @@ def run(
         Path | None, typer.Option(metavar="FILE", help="File with a plan to run (planner `fixed`).")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Steps of the run: live on a terminal, else after its end.")
+        bool, typer.Option("--verbose", "-v", help="Steps of the run (live on a terminal), and why this answer.")
     ] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Explanation of the answer, step by step.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in a process of its own; see `plait runs`.")] = False,
     as_json: Json = False,
     *,
@@ -59,13 +58,13 @@ def run(
             output.progress.print(f"warning: {warning}", style="yellow", markup=False, highlight=False)
         answer = run_stoppable(lambda stopper: _run(config, request, alone, live, output, stopper))
         if as_json:
-            explained = {"explain": answer.explain().splitlines()} if explain else {}
+            explained = {"explain": answer.explain().splitlines()} if verbose else {}
             output.result({**answer.summary(), **_spawning(answer, warnings), **explained})
         else:
-            show(answer, question, request.task, output, verbose and not live, why=not explain)
+            show(answer, question, request.task, output, verbose and not live, why=not verbose)
             if config.journal != "off":
                 name_why(answer, output)
-            if explain:
+            if verbose:
                 output.people.print(answer.explain(), markup=False, highlight=False, soft_wrap=True)
     code = exit_code(answer)
     if code:

@@ -52,7 +52,7 @@ REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "denied": ("a person said no: ask again with other arguments", ()),
     "planner-error": ("try the same with `--planner single`, or another planner", ()),
     "flow-error": ("the planner's code did what a flow cannot do: see the message", ()),
-    "plugin-error": ("correct the plugin's code, its name or its options: `plait plugins KIND --options`", ()),
+    "plugin-error": ("correct the plugin's code, its name or its options: `plait plugins KIND -v`", ()),
     "plan-error": ("correct the plan: `plait plan --plan FILE` shows what is wrong with it", ()),
     "not-allowed": ("ask the operator for the right, or leave out what is named", ()),
     "interrupted": ("`plait runs resume RUN` continues it", ()),

@@ -188,15 +188,6 @@ class Common:
             rich_help_panel=_WHERE,
         ),
     ] = None
-    adapters: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--adapter",
-            metavar="[NAME=]DIR",
-            help="LoRA adapter of the model: the first answers, others by name; repeatable.",
-            rich_help_panel=_WHERE,
-        ),
-    ] = None
     script: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Replies of the scripted worker, JSON.", rich_help_panel=_WHERE),
@@ -232,14 +223,17 @@ class Common:
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", autocompletion=_settings, rich_help_panel=_WHERE,
-                     help="Any other setting, such as engines=4, cache=on, budget=cost=0.5; repeatable."),
+                     help="Any other setting, such as engines=4; repeatable: several values make a list."),
     ] = None  # fmt: skip
 
     def load(self, **settings: Any) -> Config:
         """Return the configuration: these flags over environment and file. Raises `ConfigError`."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("config", "settings")]
         given = {**settings, **{name: getattr(self, name) for name in names}}
-        given |= dict(map(_setting, self.settings or ()))
+        given_settings: dict[str, list[Any]] = {}
+        for name, value in map(_setting, self.settings or ()):
+            given_settings.setdefault(name, []).append(value)
+        given |= {name: values if len(values) > 1 else values[0] for name, values in given_settings.items()}
         if self.script is not None and self.worker is None:
             given["worker"] = "scripted"
         if self.base_url is not None and self.worker is None:

@@ -123,9 +123,13 @@ def set_(
     value: Annotated[
         str, typer.Argument(help="A number, or `none` for no limit; debug, info, warning or error for `log_level`.")
     ],
-    run: RunUnderWay = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN", help="Id of the run whose limit it is; for slots and log_level a process id (default: all)."
+        ),
+    ] = None,
     worker: Annotated[str, typer.Option(metavar="NAME", help="Worker with these slots, of several.")] = "",
-    pid: Annotated[int | None, typer.Option(help="Process id; by default all processes of this host.")] = None,
     as_json: Json = False,
 ) -> None:
     """Change a limit of a run, or the slots of a worker or the log level of running processes."""
@@ -134,10 +138,10 @@ def set_(
             limit_of(name, value)  # refused before a run is looked for
             _steer(run, "limit", output, name=name, value=value)
             return
-        done = [process["pid"] for peer, process, _ in processes() if pid in (None, process["pid"])
+        done = [process["pid"] for peer, process, _ in processes() if run in (None, str(process["pid"]))
                 for _ in peer.ask("set", name=name, value=value, worker=worker)]  # fmt: skip
         if not done:
-            raise UsageError("no process of plait is running here" if pid is None else f"no process {pid} listens")
+            raise UsageError("no process of plait is running here" if run is None else f"no process {run} listens")
         _say(output, {"set": name, "value": value, "pids": done}, f"{name}={value} in {len(done)} processes")
 
 

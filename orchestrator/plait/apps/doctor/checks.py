@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,7 @@ from ...core.messages import did_you_mean
 from ...core.processor import float_type
 from ...runtime.client.config import Config
 from ...runtime.client.models import BUNDLED, INSTALL, named
-from .packages import version_of
-from .ray_auth import ask_entry
+from .packages import version_of, versions
 
 __all__ = ["Check", "all_checks", "memory_limits"]
 
@@ -51,6 +51,7 @@ class Check:
 def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     """Yield all checks that start no engine; `quick` leaves out those that load libraries in other processes."""
     model, engines, worker = config.model, config.engines, config.worker
+    yield Check("versions", "ok", ", ".join(f"{name} {number}" for name, number in versions().items() if number))
     yield python()
     yield from libraries(needed=worker in ("ray", "engine"))
     yield media(quick)
@@ -308,6 +309,36 @@ def ray_address(needed: bool) -> Check:
     return Check("ray cluster", "ok", f"{address} answers and lets us in")
 
 
+def ask_entry(host: str, port: int, timeout: float = 3.0) -> Literal["open", "refused", "unknown"]:
+    """Ask the head at an address, as a Ray client would, whether it accepts us: by a health check, with a token only if
+    `RAY_AUTH_MODE=token`. `unknown`: gRPC is not installed, or the answer is of another kind, such as one over TLS.
+
+    Raises `OSError` if nothing answers there.
+    """
+    socket.create_connection((host, port), timeout=timeout).close()
+    try:
+        import grpc
+    except ImportError:
+        return "unknown"
+    token = _ray_token()
+    with grpc.insecure_channel(f"{host}:{port}", (("grpc.enable_http_proxy", 0),)) as channel:
+        ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/CheckAlive")
+        try:
+            ask(b"", timeout, (("authorization", f"Bearer {token}"),) if token else None)
+        except grpc.RpcError as error:
+            code: Any = error.code()  # pyright: ignore[reportAttributeAccessIssue]
+            return "refused" if code is grpc.StatusCode.UNAUTHENTICATED else "unknown"
+    return "open"
+
+
+def _ray_token() -> str:
+    """Return the token that Ray would send; empty if it would send none, or finds none."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return ""
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
+    return (os.environ.get("RAY_AUTH_TOKEN") or _read(Path(path).expanduser())).strip()
+
+
 def server(base_url: str, key_variable: str | None, model: str | None) -> Check:
     """Check that an OpenAI-compatible server answers, and has the model if one is named."""
     root = base_url.rstrip("/")
@@ -368,8 +399,8 @@ def _output(command: list[str]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
-    except OSError:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
         return ""
 
 

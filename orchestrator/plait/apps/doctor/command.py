@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ... import __version__
 from ...core.errors import ConfigError, PlaitError
 from ...core.ops import Plugin
 from ...runtime.client.config import Config
@@ -23,7 +22,6 @@ from ..common.output import Output, opened
 from ..common.preflight import preflight
 from ..common.session import opened_session
 from .checks import Check, all_checks
-from .packages import versions as library_versions
 
 __all__ = ["doctor"]
 
@@ -34,16 +32,12 @@ _PROMPT = "3 5 7 11 -> 24"
 @common_options
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Skip checks that load libraries or start anything.")] = False,
-    versions: Annotated[bool, typer.Option("--versions", help="Versions of plait and of its libraries only.")] = False,
     planner: Planner = None,
     as_json: Json = False,
     *,
     common: Common,
 ) -> None:
     """Check Python, libraries, names, model, memory, Ray and engine; say what is wrong and what to do."""
-    if versions:
-        print_versions(as_json)
-        return
     with opened(as_json) as output:
         checks = [configuration(common)]
         config = None if checks[0].grade == "fail" else common.load()
@@ -66,17 +60,6 @@ def doctor(
             output.people.print(_closing(checks))
     if grade == "fail":
         raise typer.Exit(1)
-
-
-def print_versions(as_json: bool) -> None:
-    """Print the versions of plait and of its libraries."""
-    with opened(as_json) as output:
-        numbers = {"plait": __version__, **library_versions()}
-        if as_json:
-            output.result(numbers)
-            return
-        for name, number in numbers.items():
-            output.people.print(f"{name:<14} {number or '-'}", markup=False)
 
 
 def configuration(common: Common) -> Check:

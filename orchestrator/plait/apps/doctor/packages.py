@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 
+from ... import __version__
 from ...distributions import CONTENTS
 
 __all__ = ["version_of", "versions"]
@@ -22,9 +23,10 @@ def version_of(distribution: str) -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of side distributions and libraries; of the engine's two builds only the installed one."""
+    """Return the versions of plait, side distributions and libraries; of the engine's builds only the installed one."""
     engines = {name: version for name in _ENGINES if (version := version_of(name)) is not None}
     return {
+        "plait": __version__,
         **{name: version_of(name) for name in CONTENTS},
         "python": platform.python_version(),
         **(engines or {"vllm": None}),

@@ -22,7 +22,7 @@ __all__ = ["get", "listing"]
 def get(
     source: Annotated[
         str,
-        typer.Argument(metavar="NAME|FILE.gguf", help=f"One of {', '.join(CATALOG)}, or a file of the Llama family."),
+        typer.Argument(metavar="NAME|FILE.gguf", help=f"One of {', '.join(CATALOG)}, or a file to convert."),
     ],
     name: Annotated[
         str | None, typer.Option(help="Name for `--model` of a converted file; the file's name by default.")

@@ -1,6 +1,7 @@
 """Engines that stay up between commands: a file for each has its model, its address and its key.
 
-The files are in the folder of the control sockets, which only their user can enter. An engine is identified by its
+The files and the engines' Unix sockets are in the folder of the control sockets, which only their user can enter: no
+other user can listen in an engine's place, before or after it. An engine is identified by its
 process id and the start time of that process, so that a later process with the same id is not mistaken for it.
 """
 
@@ -9,17 +10,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ...core.errors import WorldError
 from ...runtime.client.config import Config
 from ...runtime.control.socket import folder, is_private
 
-__all__ = ["StandingEngine", "began", "joined", "kept", "put", "standing", "take_down"]
+__all__ = ["StandingEngine", "began", "joined", "kept", "make_folder", "put", "standing", "take_down"]
 
 KEY = "WARM_ENGINE_KEY"
 """The variable of this process's environment that holds the key of the engine that was joined."""
@@ -38,7 +42,6 @@ class StandingEngine(BaseModel):
 
     model: str
     """Its folder, or its id on a hub: the name that it is served under."""
-    port: int
     key: str
     pid: int
     began: float
@@ -48,15 +51,23 @@ class StandingEngine(BaseModel):
     slots: int
 
     @property
+    def socket(self) -> Path:
+        """Its Unix socket."""
+        return kept() / f"{self.pid}.sock"
+
+    @property
     def url(self) -> str:
         """Where it is reached."""
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"http+unix://{quote(str(self.socket), safe='')}/v1"
 
     @property
     def is_ready(self) -> bool:
         """Whether it answers."""
-        asked = HTTPConnection("127.0.0.1", self.port, timeout=2)
+        asked = HTTPConnection("localhost")
+        asked.sock = socket.socket(socket.AF_UNIX)
         try:
+            asked.sock.settimeout(2)
+            asked.sock.connect(str(self.socket))
             asked.request("GET", "/health")
             return asked.getresponse().status == 200
         except (OSError, HTTPException):
@@ -70,12 +81,19 @@ def kept() -> Path:
     return folder() / "engines"
 
 
-def put(engine: StandingEngine) -> Path:
-    """Write the file of an engine, for this user alone."""
+def make_folder() -> Path:
+    """Create the folder of the files and return it. Raises `WorldError` if others can enter it."""
     home = kept()
     for place in (home.parent, home):  # `parents=True` would leave the first open to others
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = home / f"{engine.pid}.json"
+        if not is_private(place):
+            raise WorldError(f"{place} belongs to another user or is open to others: set XDG_RUNTIME_DIR to your own")
+    return home
+
+
+def put(engine: StandingEngine) -> Path:
+    """Write the file of an engine, for this user alone."""
+    path = make_folder() / f"{engine.pid}.json"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:  # noqa: PTH123
         out.write(engine.model_dump_json())
     return path
@@ -94,6 +112,7 @@ def standing() -> Iterator[StandingEngine]:
                 live.append(engine)
                 continue
         path.unlink(missing_ok=True)
+        path.with_suffix(".sock").unlink(missing_ok=True)
     yield from sorted(live, key=lambda engine: -engine.since)
 
 
@@ -133,3 +152,4 @@ def take_down(engine: StandingEngine, seconds: float = 20.0) -> None:
         while began(engine.pid) == engine.began and time.monotonic() < until:
             time.sleep(0.1)
     (kept() / f"{engine.pid}.json").unlink(missing_ok=True)
+    engine.socket.unlink(missing_ok=True)

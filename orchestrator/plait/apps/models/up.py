@@ -7,7 +7,6 @@ import json
 import os
 import re
 import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from ...runtime.journal.directory import default_folder
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.session import refuse_model
-from .standing import StandingEngine, began, put, standing, take_down
+from .standing import StandingEngine, began, make_folder, put, standing, take_down
 
 __all__ = ["down", "up"]
 
@@ -106,16 +105,14 @@ def _started(config: Config, wait: float, output: Output) -> StandingEngine:
             options[option] = getattr(config, setting)
     if config.kv_cache_mib is not None:
         options["kv_cache_memory_bytes"] = config.kv_cache_mib << 20
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
+    sockets = make_folder()
     key = secrets.token_urlsafe(24)
     home = default_folder().parent / "engines"
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log = home / f"{port}.log"
+    log = home / f"{os.getpid()}.log"
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:  # noqa: PTH123
         process = subprocess.Popen(
-            [sys.executable, "-m", "plait.workers.engine.server", str(port), json.dumps(options)],
+            [sys.executable, "-m", "plait.workers.engine.server", str(sockets), json.dumps(options)],
             env=os.environ | {"VLLM_API_KEY": key},
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -124,7 +121,7 @@ def _started(config: Config, wait: float, output: Output) -> StandingEngine:
         )
     start = began(process.pid)
     engine = StandingEngine(
-        model=config.model, port=port, key=key, pid=process.pid, began=-1.0 if start is None else start,
+        model=config.model, key=key, pid=process.pid, began=-1.0 if start is None else start,
         since=time.time(), slots=options["slots"],
     )  # fmt: skip
     path = put(engine)

@@ -1,1 +1,1 @@
-"""`plait runs trace`: a run read back from its journal, and the formats it can be written in."""
+"""A run read back from its journal, and the formats that `plait runs view` writes it in."""

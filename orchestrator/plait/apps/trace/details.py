@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
 
 from ...core.budget import Budget
 from ...core.ops import Join, ModelCall, Plugin
 from ...core.record import StepRecord
 from ...core.values import as_text
+from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
-__all__ = ["limits", "named", "steps_in_detail"]
+__all__ = ["limits", "named", "record", "steps_in_detail"]
+
+_LEFT_OUT = ("op", "deltas", "counts", "result", "run")
+"""Of an attempt: what the record does not have, or has in another form."""
 
 _OPTION = 40
 """Characters of one option of a plugin that are shown."""
+
+
+def record(trace: Trace) -> Any:
+    """Return a trace as plain JSON."""
+    shown = [field.name for field in dataclasses.fields(AttemptRecord) if field.name not in _LEFT_OUT]
+    whole = {field.name: getattr(trace, field.name) for field in dataclasses.fields(trace)}
+    whole["steps"] = list(steps_in_detail(trace))
+    whole["attempts"] = [
+        {
+            **{name: getattr(attempt, name) for name in shown},
+            "progress": attempt.progress(),
+            "usage": attempt.usage,
+            "finish": "" if attempt.result is None else attempt.result.finish,
+            "read": attempt.read,
+        }
+        for attempt in trace.attempts
+    ]
+    return to_jsonable_python(whole, inf_nan_mode="constants")
 
 
 def steps_in_detail(trace: Trace) -> Iterator[dict[str, Any]]:

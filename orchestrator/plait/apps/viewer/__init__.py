@@ -1,1 +1,1 @@
-"""`plait runs view`: one HTML file with the pictures of a run."""
+"""`plait runs view`: a run as a page with its pictures, or in other people's formats."""

@@ -1,71 +1,131 @@
-"""`plait runs view`: one HTML file with the pictures of a run."""
+"""`plait runs view`: a finished run as a page with its pictures, or in the formats of other people's tools."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ...core.addresses import allow
+from ...core.errors import UsageError
 from ...core.messages import pluralise
 from ...runtime.plugins.loader import Plugins
 from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
 from ..common.options import Allow, Json
 from ..common.output import opened
+from ..trace.atif import atif
+from ..trace.chrome import chrome_events, ray_events
+from ..trace.details import record
+from ..trace.model import Trace
+from ..trace.mooncake import mooncake
 from ..trace.read import default_name, read_trace
+from ..trace.spans import export_spans
 from .page import page
 
 __all__ = ["view"]
+
+Form = Literal["html", "chrome", "otel", "json", "atif", "mooncake"]
+_ENDINGS = {"html": ".html", "otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}
+"""Ends of the default names, where they are not `.FORMAT.json`."""
+_COUNTED = {"otel": "spans", "chrome": "events", "mooncake": "requests"}
+"""What a file holds, where that is not steps."""
 
 
 def view(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's id, or a journal (its last run); the newest run if left out.")
     ] = "",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file; plait-ID.html by default.")] = None,
+    form: Annotated[
+        Form,
+        typer.Option(
+            "--format",
+            help="html: a page with its pictures; chrome: for Perfetto; otel: OpenTelemetry spans; json: the whole "
+            "record; atif: a trajectory (Harbor); mooncake: the load on the server, for replays.",
+        ),
+    ] = "html",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Output file; plait-ID with the format's ending by default.")
+    ] = None,
     open_it: Annotated[
-        bool | None, typer.Option("--open/--no-open", help="Open it in a browser; by default if there is a display.")
+        bool | None,
+        typer.Option("--open/--no-open", help="Open it in a browser; a page by default if there is a display."),
+    ] = None,
+    ray: Annotated[Path | None, typer.Option(metavar="FILE", help="File of ray.timeline() to add (chrome).")] = None,
+    send: Annotated[
+        bool, typer.Option("--send", help="Send the spans to the address in OTEL_… instead of a file (otel).")
+    ] = False,
+    texts: Annotated[
+        bool | None, typer.Option("--texts/--no-texts", help="Prompts, texts and arguments (otel: off; atif: on).")
     ] = None,
     place: Place = None,
     allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Write the pictures of a run into one HTML file: plan, engines, prefix tree, votes, and a slider through time.
+    """Write a run as one HTML file with its plan, engines, prefix tree, votes and a slider through time, or as a trace.
 
-    The file needs no server and loads nothing. It holds the run's prompts and texts.
+    The page needs no server and loads nothing. It holds the run's prompts and texts.
     """
+    _refuse_options(form, out, ray, send, texts)
     allow(*(allowed or ()))
     journal, run_id = journal_of(run, place_of(place))
     with opened(as_json) as output:
-        trace = read_trace(journal, Plugins(), run_id)
-        path = (out or default_name(trace, ".html")).expanduser()
-        written = page(trace).encode()
-        write_private(path, written)
-        if as_json:
-            output.result({"run": trace.run, "file": str(path), "bytes": len(written), "steps": len(trace.steps)})
+        made = read_trace(journal, Plugins(), run_id)
+        path = (out or default_name(made, _ENDINGS.get(form, f".{form}.json"))).expanduser()
+        if form == "otel":
+            count = export_spans(journal, made, texts is True, None if send else path)
         else:
-            more = (
-                f"; {pluralise(trace.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
-                if trace.others
-                else ""
-            )
-            output.people.print(
-                f"{path}: run {trace.run}, {pluralise(len(trace.steps), 'step')}{more}", soft_wrap=True, markup=False
-            )
-        if open_it or (open_it is None and not as_json and _has_display()):
-            _show(path)
+            content, count = _WRITERS[form](made, texts, ray)
+            write_private(path, content.encode(errors="replace"))
+        what = _COUNTED.get(form, "steps")
+        if as_json:
+            size = path.stat().st_size if path.is_file() else 0
+            output.result({"run": made.run, "file": None if send else str(path), "bytes": size, what: count})
+        else:
+            others = f"; {pluralise(made.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
+            line = f"{'sent' if send else path}: run {made.run}, {pluralise(count, what[:-1])}"
+            output.people.print(line + others * bool(made.others), soft_wrap=True, markup=False)
+        if open_it or (open_it is None and form == "html" and not as_json and _has_display()):
+            webbrowser.open(path.absolute().as_uri())
+
+
+def _refuse_options(form: Form, out: Path | None, ray: Path | None, send: bool, texts: bool | None) -> None:
+    """Raise `UsageError` for options that the format has no use for."""
+    if texts is not None and form not in ("atif", "otel"):
+        raise UsageError("--texts and --no-texts go with --format otel or atif: html and json have texts, others none")
+    if ray is not None and form != "chrome":
+        raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
+    if send and (form != "otel" or out is not None):
+        raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
+
+
+def _write_chrome(made: Trace, texts: bool | None, ray: Path | None) -> tuple[str, int]:
+    events = [*ray_events(ray), *chrome_events(made)]
+    return json.dumps(events, ensure_ascii=True), len(events)
+
+
+def _write_mooncake(made: Trace, texts: bool | None, ray: Path | None) -> tuple[str, int]:
+    rows = mooncake(made)
+    return "".join(json.dumps(row) + "\n" for row in rows), len(rows)
+
+
+_WRITERS: dict[str, Callable[[Trace, bool | None, Path | None], tuple[str, int]]] = {
+    "html": lambda made, texts, ray: (page(made), len(made.steps)),
+    "chrome": _write_chrome,
+    "json": lambda made, texts, ray: (json.dumps(record(made), ensure_ascii=True), len(made.steps)),
+    "atif": lambda made, texts, ray: (json.dumps(atif(made, texts is False), ensure_ascii=False), len(made.steps)),
+    "mooncake": _write_mooncake,
+}
+"""By format: makes the content of the file, and counts what it holds."""
 
 
 def _has_display() -> bool:
     if not sys.__stdout__ or not sys.__stdout__.isatty():
         return False
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _show(path: Path) -> None:
-    webbrowser.open(path.absolute().as_uri())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from ..values import DEEPEST
+from ..values import DEEPEST, JSON_DECODER
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
@@ -52,7 +52,7 @@ def read_calls_in(value: JsonValue, depth: int = 8) -> Iterator[ReadCall]:
 def loads(text: str) -> JsonValue:
     """Parse a text as JSON, or return `None` if it is not JSON."""
     try:
-        return json.loads(text)
+        return JSON_DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
 

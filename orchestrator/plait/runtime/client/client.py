@@ -54,7 +54,7 @@ from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
-from .request_preparation import Briefs, Live, ToolLike, build_request, of_kind
+from .request_preparation import Briefs, Live, ToolLike, apart, of_kind
 from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
@@ -122,7 +122,6 @@ class AsyncOrchestrator:
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins: Plugins = Plugins()
-        self._taken = partial(build_request, hand_over=self.plugins.hand_over)
         self._given = handed_over(workers)
         self._tools: Any = build_tools(self.config, self.plugins, tools)
         self._asker = QuestionQueue(on_ask)
@@ -179,6 +178,8 @@ class AsyncOrchestrator:
 
     async def _started(self) -> Driver:
         self._home.enter()
+        if self._driver is not None and not (self._closed or self._starting.locked()):
+            return self._driver
         async with self._starting:
             if self._closed:
                 raise UsageError("this orchestrator was closed; make a new one")
@@ -326,7 +327,7 @@ class AsyncOrchestrator:
         live: Live | None = None,
     ) -> Handle:
         self._home.enter()
-        request, own = self._taken(given, fields)
+        request, own = self._briefs.build(given, fields)
         live = own if live is None else live
         if plan is not None:
             of_kind("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
@@ -341,28 +342,23 @@ class AsyncOrchestrator:
                 await asyncio.sleep(0)
                 self._turn = perf_counter()
             brief = self._briefs.brief(request, live, planned=plan is not None)
-            await self.start()
             driver = await self._started()
+            if not self._records.off:
+                self._records.check(driver.recorder)
             driver.admit()
             run, at = secrets.token_hex(16), driver.now()
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
-                if planner.size() < OFFLOAD_PLAN_STEPS:
-                    event = self._expander.start(run, planner, brief, at)
-                else:  # making that many steps would block the event loop for too long
-                    event = await asyncio.to_thread(self._expander.start, run, planner, brief, at)
+                large = planner.size() >= OFFLOAD_PLAN_STEPS
+                event = await apart(large, self._expander.start, run, planner, brief, at)
             else:
                 if not live.outside:
                     trust(plan)
-                large = len(plan.steps) >= OFFLOAD_PLAN_STEPS
-                plan = await asyncio.to_thread(revised, plan, brief) if large else revised(plan, brief)
+                plan = await apart(len(plan.steps) >= OFFLOAD_PLAN_STEPS, revised, plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
                 self._expander.add_complete_plan(run, brief)
             try:
-                if len(event.plan.steps) < OFFLOAD_PLAN_STEPS:
-                    self._briefs.check(event.plan, brief)
-                else:
-                    await asyncio.to_thread(self._briefs.check, event.plan, brief)
+                await apart(len(event.plan.steps) >= OFFLOAD_PLAN_STEPS, self._briefs.check, event.plan, brief)
             except BaseException:
                 self._expander.forget(run)
                 raise
@@ -372,12 +368,11 @@ class AsyncOrchestrator:
             take_back = self._tools.lend(run, tools) if tools else None
             handle = Handle(driver, event, brief.task, watch, asker=self._asker, provenance=self._made_of(brief))
             self._listed(handle)
-            # The functions among the arguments live as long as the run (`held`).
-            handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
+            if live.shared is None or take_back:  # the functions among the arguments live as long as the run (`held`)
+                handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
             if brief.request.planner.options.get("learn") is True:
                 self.lessons.follow(brief.request, brief.task, handle.finished)
-            on_question = handle.asked if answerable else None
-            self._asker.begin(run, driver.recorder, on_question=on_question, tenant=brief.request.tenant)
+            self._asker.begin(run, driver.recorder, None, handle.asked if answerable else None, brief.request.tenant)
             return handle
 
     def flow(self, request: str | Request = "", **fields: Any) -> LiveFlow:
@@ -399,7 +394,7 @@ class AsyncOrchestrator:
         """
 
         async def submit(program: ProgramFlow) -> Handle:
-            made, live = self._taken(request or "a flow", {**fields, "planner": program})
+            made, live = self._briefs.build(request or "a flow", {**fields, "planner": program})
             live.planner = program
             return await self._submit(made, {}, None, False, answerable=True, live=live)
 
@@ -542,7 +537,7 @@ class AsyncOrchestrator:
         With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
         request would raise.
         """
-        return self._briefs.brief(*self._taken(request, fields), planned=planned)
+        return self._briefs.brief(*self._briefs.build(request, fields), planned=planned)
 
 
 class Home:
@@ -564,17 +559,18 @@ class Home:
 
     def enter(self) -> None:
         """Demand to be where it was started; the first time decides. Raises `UsageError`."""
-        if not self.is_same_process:
+        if os.getpid() != self._process:
             raise UsageError(
                 "this orchestrator was made before this process was forked, and its event loop runs in the other one: "
                 "make one in this process, or start processes with multiprocessing's `spawn`"
             )
-        if self.is_elsewhere:
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
             raise UsageError(
                 "this orchestrator was started on another event loop (each `asyncio.run` makes a new one): make one "
                 "inside each, or use `Orchestrator`, which has a loop of its own"
             )
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
 
     def leave(self) -> None:
         """Give its workers free for others."""

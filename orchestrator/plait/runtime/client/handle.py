@@ -6,6 +6,7 @@ It converts the driver's events to `RunEvent`s, and the records of a finished ru
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -152,7 +153,10 @@ class Handle:
         """`news`: a reader follows the events and no caller awaits the answer, so the run keeps the reader's pace."""
         self._held = False
         """It is paused until more events are read."""
-        self._finish = asyncio.ensure_future(self._answer(future or driver.submit(event)))
+        self._waiters: list[asyncio.Future[Answer]] = []
+        """Of those who await the handle."""
+        self._finish: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        (future or driver.submit(event)).add_done_callback(self._on_end)
         if self._news is not None:
             self._finish.add_done_callback(partial(self._over, self._news))
 
@@ -162,8 +166,12 @@ class Handle:
     async def _wait(self) -> Answer:
         self._read_by = "wait"
         self._keep_pace()
+        if self._finish.done():
+            return self._finish.result()
+        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            return await asyncio.shield(self._finish)
+            return await waiter
         except asyncio.CancelledError:
             self.cancel()
             raise
@@ -326,30 +334,51 @@ class Handle:
             if not self._finish.done():
                 self.cancel()
 
-    async def _answer(self, future: asyncio.Future[tuple[RunEnd, Run | None]]) -> Answer:
+    def _on_end(self, future: asyncio.Future[tuple[RunEnd, Run | None]]) -> None:
+        """Read the answer of a run that is over; on a thread if that takes long."""
+        self._asker.end(self.run)
+        if future.cancelled() or future.exception() is not None:
+            self._settle(future.result)
+            return
         record = self._record
-        try:
-            record.finish, record.records = await future
-        finally:
-            self._asker.end(self.run)
+        finish, record.records = future.result()
+        record.finish, nodes = finish, () if record.records is None else record.records.nodes
         record.now = self._driver.now() if self._ended is None else self._ended
-        large = (record.records is not None and len(record.records.nodes) >= OFFLOAD_PLAN_STEPS) or _is_long(
-            record.finish.result
-        )
+        if len(nodes) < OFFLOAD_PLAN_STEPS and not _is_long(finish.result):
+            self._settle(self._read)
+            return
+        reading = asyncio.get_running_loop().run_in_executor(None, contextvars.copy_context().run, self._read_large)
+        reading.add_done_callback(lambda _: self._settle(reading.result))
+
+    def _settle(self, read: Callable[[], Any]) -> None:
+        """Set the answer, or the error that reading it raises."""
         try:
-            answer = await asyncio.to_thread(self._read) if large else self._read()
+            answer: Answer = read()
+        except (Exception, asyncio.CancelledError) as error:
+            for future in (self._finish, *self._waiters):
+                if not future.done():
+                    future.cancel() if isinstance(error, asyncio.CancelledError) else future.set_exception(error)
+            if self._waiters and not self._finish.cancelled():
+                self._finish.exception()  # who awaits the handle gets it
+        else:
+            for future in (self._finish, *self._waiters):
+                if not future.done():
+                    future.set_result(answer)
         finally:
             self._driver.ended(self.run)
-        return answer if self._form is None else typed(answer, self._form)
+
+    def _read_large(self) -> Answer:
+        with uncollected():
+            return self._read()
 
     def _read(self) -> Answer:
         record = self._record
-        with uncollected():
-            try:
-                return read_answer(record, self._task, self._provenance)
-            finally:
-                self._driver.reported(self.run, record.records)
-                record.records = None
+        try:
+            answer = read_answer(record, self._task, self._provenance)
+        finally:
+            self._driver.reported(self.run, record.records)
+            record.records = None
+        return answer if self._form is None else typed(answer, self._form)
 
     def _over(self, queue: NewsQueue, finish: asyncio.Future[Answer]) -> None:
         """Tell one who follows the run of its end, or of what broke it down."""

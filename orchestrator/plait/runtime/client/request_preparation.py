@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from types import NoneType
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic import JsonValue
 
+from ...core.addresses import find_addresses
 from ...core.budget import Budget
 from ...core.errors import PlanError, PluginError, UsageError
 from ...core.interfaces import Merge, Planner, PlanningContext, Policy, Worker
@@ -18,17 +21,23 @@ from ...core.sampling import ANSWER_FIELDS, Generation, answer_fields, resolve
 from ...core.task import Task
 from ...core.tools.tool import Tool, ToolSpec
 from ...core.value_sizes import cost_of
+from ...core.values import writable
 from ..driver.typed_answers import check_schema
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
-from ..plugins.trust import named, trust
+from ..plugins.trust import is_untrusted, named, trust
 from .config import Config
 from .learned_state import with_learned
 from .pricing import demand
 from .profile import AUTO, settled
 
-__all__ = ["Briefs", "Live", "Own", "ToolLike", "build_request", "of_kind"]
+__all__ = ["Briefs", "Live", "Own", "ToolLike", "apart", "build_request", "of_kind"]
 
+_SCALARS = frozenset((str, int, float, bool, NoneType))
+_FIELDS = frozenset((*Request.model_fields, "tokens", "seconds"))
+_MOST_SHARED = 64
+"""Arguments of requests that are remembered."""
+P = ParamSpec("P")
 T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
 Own = Callable[..., Any]
@@ -54,6 +63,20 @@ class Live:
     """It came from outside: the Python code that it names is not allowed by being named, as with a caller's own."""
     held: object = None
     """What has to live as long as the run, such as functions that are plugins."""
+    shared: SharedRequest | None = None
+    """What it shares with requests of the same arguments."""
+
+
+@dataclass(slots=True)
+class SharedRequest:
+    """What requests share that differ in their texts alone."""
+
+    request: Request
+    """As the arguments make it."""
+    complete: Request | None = None
+    """The same, completed from the settings and checked."""
+    planner: Planner | None = None
+    """The planner that it then names."""
 
 
 def of_kind(name: str, given: object, kind: type[T] | Any, example: str) -> T:
@@ -61,6 +84,11 @@ def of_kind(name: str, given: object, kind: type[T] | Any, example: str) -> T:
     if not isinstance(given, kind):
         raise UsageError(f"{name}={given!r:.80} is no {getattr(kind, '__name__', kind)}: write {example}")
     return cast("T", given)
+
+
+async def apart(large: bool, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Call a function, on a thread if it would block the event loop for too long."""
+    return await asyncio.to_thread(work, *args, **named) if large else work(*args, **named)
 
 
 def build_request(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tuple[Request, Live]:
@@ -103,9 +131,58 @@ class Briefs:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._standing = config.policies_with(sum("think" in worker.serves for worker in workers or ()) or 1)
+        self._shared: dict[object, SharedRequest] = {}
+        """By the arguments beside the text."""
+
+    def build(self, given: object, fields: Mapping[str, Any]) -> tuple[Request, Live]:
+        """Build a request as `build_request` does. A text with known arguments is not read and checked again."""
+        kinds = tuple(map(type, fields.values()))
+        if type(given) is not str or not _SCALARS.issuperset(kinds):
+            return build_request(given, fields, self._plugins.hand_over)
+        key = (is_untrusted(), kinds, *fields.items())  # kinds: 1 is equal to 1.0 and to True
+        shared = self._shared.get(key)
+        if shared is not None:
+            return shared.request.model_copy(update={"text": writable(given)}), Live(held=fields, shared=shared)
+        request, live = build_request(given, fields, self._plugins.hand_over)
+        if self._can_be_shared(request, fields):
+            if len(self._shared) >= _MOST_SHARED:
+                del self._shared[next(iter(self._shared))]
+            live.shared = self._shared[key] = SharedRequest(request)
+        return request, live
+
+    def _can_be_shared(self, request: Request, fields: Collection[str]) -> bool:
+        # An old name is read again, to be warned of. A planner may read its options in a file, which may change, and
+        # code that is named may be a function that lives no longer than a run.
+        planner = request.planner if "planner" in fields else self._config.planner
+        code = find_addresses([(spec.name, spec.options) for spec in (request.task, planner, *request.policies)])
+        fixed = "path" not in planner.options and AUTO not in planner.options.values() and not any(code)
+        return fixed and "text" not in fields and _FIELDS.issuperset(fields)
 
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> PlanningContext:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
+        shared = None if planned else live.shared
+        if shared is not None and shared.complete is not None:
+            request = shared.complete.model_copy(update={"text": request.text})
+        else:
+            request = self._complete_and_check(request, live, planned)
+            if shared is not None:
+                shared.complete, shared.planner = request, self._plugins.planner(request.planner)
+        if shared is not None:
+            live.planner = shared.planner
+        task = self._plugins.task(request.task, request.text)
+        if request.messages and not task.chat():
+            raise UsageError(
+                f"the task {request.task.name!r} puts a request to the model as plain text, so no messages can stand "
+                "before it: give a text, or use a task that chats (plain)"
+            )
+        own = (*live.tools, *task.tools())
+        tools = () if not request.rights.tools else self._tools.specs_with(own) if own else self._tools.specs
+        if request.approve or request.tool_choice != "auto":
+            _check_tools(request, tools)
+        return PlanningContext(request=request, task=task, tools=tools, plugins=self._plugins)
+
+    def _complete_and_check(self, request: Request, live: Live, planned: bool) -> Request:
+        """Return a request completed from the settings, whose text is not looked at."""
         request = self._completed(request, live)
         named = (request.task, request.planner, request.merge, *request.policies)
         if not live.outside and not all(plugin is None or plugin.plain for plugin in named):
@@ -121,18 +198,9 @@ class Briefs:
         elif "learn" in request.planner.options:  # the caller's own plan gives no feedback, also when it is resumed
             options = {name: value for name, value in request.planner.options.items() if name != "learn"}
             request = request.model_copy(update={"planner": Plugin(name=request.planner.name, options=options)})
-        task = self._plugins.task(request.task, request.text)
-        if request.messages and not task.chat():
-            raise UsageError(
-                f"the task {request.task.name!r} puts a request to the model as plain text, so no messages can stand "
-                "before it: give a text, or use a task that chats (plain)"
-            )
         if request.output is not None:
             check_schema(request.output)
-        own = (*live.tools, *task.tools())
-        tools = () if not request.rights.tools else self._tools.specs_with(own) if own else self._tools.specs
-        _check_tools(request, tools)
-        return PlanningContext(request=request, task=task, tools=tools, plugins=self._plugins)
+        return request
 
     def path_of(self, request: Request) -> JsonValue:
         """Return the file with what was learned that a request's planner reads; `None` if it reads none."""
@@ -168,7 +236,9 @@ class Briefs:
         config, named = self._config, request.model_fields_set
         limits: dict[str, Any] = {}
         for budget in (config.budget, Budget(tokens=config.tokens, seconds=config.seconds), request.budget):
-            limits |= {name: value for name, value in budget if value is not None and value is not False}
+            limits |= {
+                name: value for name, value in budget.__dict__.items() if value is not None and value is not False
+            }
         return request.model_copy(
             update={
                 "task": self._task(request, live.verify),

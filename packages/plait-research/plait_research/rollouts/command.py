@@ -55,6 +55,25 @@ class RunSelection(BaseModel):
     tokenizer: Path | None = Field(None, description="Model folder whose tokenizer must reproduce each record.")
 
 
+class RolloutRules(BaseModel):
+    """How prompts are run and judged: the fields of `--collect`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    branches: int = Field(8, ge=1, description="Number of rollouts per prompt.")
+    reward: str = Field(
+        "verified", description="`verified`, `accelerated[:SHARE]`, or FILE.py:FUNCTION, called with answer and want."
+    )
+    own: str | None = Field(
+        None, description="Reward of a sequence, such as a thread: FILE.py:FUNCTION, called with its record."
+    )
+    ahead: int | None = Field(
+        None, ge=1, description="Maximum number of rollouts not yet taken by a trainer (OUT.jsonl.taken has the count)."
+    )
+    weights: Path | None = Field(
+        None, description="File that names the folder of the newest weights; polled (worker engine)."
+    )
+
+
 @common_options
 def rollouts(
     prompts: Annotated[
@@ -66,25 +85,10 @@ def rollouts(
     out: Annotated[
         Path, typer.Option(metavar="OUT.jsonl|arrow", help="Output file, one record per sequence; it only grows.")
     ],
-    branches: Annotated[int, typer.Option(min=1, help="Number of rollouts per prompt.")] = 8,
-    reward: Annotated[
-        str, typer.Option(metavar="NAME", help="verified, accelerated[:SHARE], or FILE.py:FUNCTION(answer, want).")
-    ] = "verified",
-    own: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="Reward of a sequence, such as a thread: FUNCTION(record)."),
-    ] = None,
+    collect: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"How prompts are run and judged: {list_names(RolloutRules)}.")
+    ] = "",
     concurrency: Annotated[int, typer.Option(min=1, help="Concurrent rollouts.")] = 64,
-    ahead: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Maximum number of rollouts not yet taken by a trainer (OUT.jsonl.taken has the count)."
-        ),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File that names the folder of the newest weights; polled (engine)."),
-    ] = None,
     text: Annotated[str, typer.Option(metavar="FIELD", help="Column with the question.")] = "text",
     want: Annotated[str, typer.Option(metavar="FIELD", help="Column with the right answer.")] = "want",
     limit: Annotated[int | None, typer.Option(min=1, help="Number of prompts; all by default.")] = None,
@@ -105,15 +109,12 @@ def rollouts(
     config = common.load()
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a rollout is made again from its beginning
-    judge, judge_own = reward_of(reward), None if own is None else own_reward_of(own)
+    rules = read_fields("--collect", collect, RolloutRules)
+    branches = rules.branches
+    judge, judge_own = reward_of(rules.reward), None if rules.own is None else own_reward_of(rules.own)
     questions = read_questions(prompts, request.task, text, want)[:limit]
     log = out if out.suffix == ".jsonl" else out.with_suffix(".jsonl")
-    asked = {
-        "branches": branches,
-        "reward": reward,
-        **({} if own is None else {"own": own}),
-        "seed": config.seed,
-    }
+    asked = {**rules.model_dump(include={"branches", "reward", "own"}, exclude_none=True), "seed": config.seed}
     header = {"prompts": _digest(prompts), **asked, "request": request.model_dump(mode="json", exclude_unset=True)}
     began = time.monotonic()
     with opened(as_json) as output, Store(log, header) as store:
@@ -123,7 +124,7 @@ def rollouts(
             output.progress.print(f"{pluralise(already, 'rollout')} are there from an earlier try", markup=False)
         producer, stopped = Producer(request, judge, config.seed, judge_own), False
         if wanted:
-            pace = ProductionPace(concurrency, ahead, weights)
+            pace = ProductionPace(concurrency, rules.ahead, rules.weights)
             stopped = run_stoppable(lambda stopper: _run(config, wanted, pace, producer, store, output, stopper))
         whole = len(store.done) == len(questions) * branches
         if whole and out.suffix == ".arrow":

@@ -55,14 +55,14 @@ def _accelerated(question: DatasetQuestion, answer: Answer, share: float) -> flo
 
 
 def _own(spec: str) -> Reward:
-    call = _function("--reward", spec)
+    call = _function("--collect reward", spec)
     return lambda question, answer: call(answer, question.want)
 
 
 def own_reward_of(spec: str) -> OwnReward:
     """Return the judge of single sequences that a text names: `FILE.py:FUNCTION`, which is called with a record. Raises
     `UsageError`."""
-    return _function("--own", spec)
+    return _function("--collect own", spec)
 
 
 def _function(option: str, spec: str) -> Callable[..., float | None]:

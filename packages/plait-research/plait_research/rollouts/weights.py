@@ -1,7 +1,8 @@
 """Keeps the samplers of a command in step with a trainer in another process, by two small files.
 
-The trainer writes the folder of its newest weights into one (`--weights FILE`), and how many rollouts it has taken into
-another beside the output (`TrainerProgress.write`). Both are replaced as a whole, so neither is ever read half.
+The trainer writes the folder of its newest weights into one (`--collect weights=FILE`), and how many rollouts it has
+taken into another beside the output (`TrainerProgress.write`). Both are replaced as a whole, so neither is ever read
+half.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def test_scale_learns_on_problems_which_difficulties_the_easy_way_can_do(plait: 
     assert done.json == {"runs": 3, "learned": 3, "left": {}, "out": str(out)}
     records = json.loads(out.read_text())["plain"]["options"]["records"]
     assert sorted(records) == [[0.1111, 0.0], [0.1111, 1.0], [0.1111, 1.0], [0.8889, 0.0], [0.8889, 1.0], [0.8889, 1.0]]
-    shown = plait("run", "Why?", "--planner", f"scale:n=1,path={out}", "--script", replies, "--explain")
+    shown = plait("run", "Why?", "--planner", f"scale:n=1,path={out}", "--script", replies, "-v")
     assert "not calibrated, 6 of 100" in shown.out + shown.err
     again = plait("learn", "effort", "plain", "--planner", "scale:n=1", *given)
     assert f"use it with --planner scale:path={out}" in again.out
@@ -56,7 +56,7 @@ def test_takeover_learns_scores_and_then_keeps_a_share(plait: Any, tmp_path: Pat
     assert done.code == 0 and done.json["learned"] == 2, done.err
     assert json.loads(out.read_text())["plain"]["options"]["records"] == [[0.5] * 8]
     held = f"takeover:criterion=records,threshold=0.2,path={out}"
-    told = plait("run", "Why?", "--planner", held, "--script", replies, "--explain")
+    told = plait("run", "Why?", "--planner", held, "--script", replies, "-v")
     assert told.code == 0 and "not calibrated" not in told.out + told.err
 
 

@@ -35,7 +35,7 @@ def words(folder: Path, count: int, out: str = "out.jsonl", *more: str) -> list[
 
 
 def test_prompts_become_groups_of_judged_records(plait: Any, tmp_path: Path) -> None:
-    done = plait(*words(tmp_path, 4, "out.jsonl", "--branches", "3"))
+    done = plait(*words(tmp_path, 4, "out.jsonl", "--collect", "branches=3"))
     assert done.code == 0, done.err
     assert (done.json["status"], done.json["rollouts"], done.json["records"]) == ("done", 12, 36)
     made = list(read_rollouts(tmp_path / "out.jsonl"))
@@ -58,7 +58,7 @@ def test_arrow_and_a_reward_of_ones_own(plait: Any, tmp_path: Path) -> None:
     (tmp_path / "mine_reward.py").write_text(
         "def half(answer, want):\n    return 0.5 if answer.answer == want else None\n"
     )
-    done = plait(*words(tmp_path, 2, "out.arrow", "--reward", f"{tmp_path}/mine_reward.py:half"))
+    done = plait(*words(tmp_path, 2, "out.arrow", "--collect", f"reward={tmp_path}/mine_reward.py:half"))
     assert done.code == 0, done.err
     found = list(read_arrow(tmp_path / "out.arrow"))
     assert len(found) == done.json["records"] == 48
@@ -69,10 +69,10 @@ def test_arrow_and_a_reward_of_ones_own(plait: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--reward", "nice"], "no reward is called 'nice'"),
-        (["--reward", "gone.py:f"], "there is no file gone.py"),
+        (["--collect", "reward=nice"], "no reward is called 'nice'"),
+        (["--collect", "reward=gone.py:f"], "there is no file gone.py"),
         (["--task", "nothing"], "nothing"),
-        (["--ahead", "0"], "ahead"),
+        (["--collect", "ahead=0"], "ahead"),
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_runs(
@@ -130,7 +130,7 @@ def killed_until_done(
 
 
 def check_kills(folder: Path, kills: int, count: int) -> None:
-    command = words(folder, count, "out.jsonl", "--branches", "4", "--concurrency", "8")
+    command = words(folder, count, "out.jsonl", "--collect", "branches=4", "--concurrency", "8")
     env: dict[str, Any] = {
         "LETTERS_PAUSE": "0.002",
         "LETTERS_LOST": "0.05",

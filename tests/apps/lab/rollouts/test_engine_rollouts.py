@@ -121,7 +121,8 @@ def test_kills_in_the_midst_of_generating_lose_and_double_nothing(tmp_path: Path
     puzzles = [f"{3 + n % 11} {5 + n % 7} 7 11 -> {20 + n}" for n in range(50)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in puzzles))
     words = [
-        "learn", "rollouts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path / "out.jsonl"), "--branches", "4",
+        "learn", "rollouts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path / "out.jsonl"),
+        "--collect", "branches=4",
         "--task", "countdown", "--planner", "threads:n=3,answer.temperature=1,part.temperature=1",
         "--worker", "engine", "--concurrency", "8", "--json",
     ]  # fmt: skip

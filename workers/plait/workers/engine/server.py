@@ -1,9 +1,9 @@
 """vLLM's own server with the arguments of the worker `engine`: what `plait model up` starts.
 
-    python -m plait.workers.engine.server PORT '{"model": "FOLDER"}'
+    python -m plait.workers.engine.server FOLDER '{"model": "FOLDER"}'
 
 The key that clients must send is in the environment, as `VLLM_API_KEY`. The process becomes the server: the
-same id, the same signals.
+same id, the same signals. It listens on the Unix socket `PID.sock` in the folder.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _NOT_OF_A_SERVER = ("disable_log_stats", "logits_processors", "use_tqdm_on_load"
 """Engine arguments that a server omits: it must report its load, and HTTP requests do not sample by codes."""
 
 
-def flags(spec: EngineOptions, arguments: dict[str, Any], port: int) -> list[str]:
+def flags(spec: EngineOptions, arguments: dict[str, Any], socket: str) -> list[str]:
     """Return the words of the server's command line. The model is served under the name that was asked for."""
-    words = [f"--port={port}", "--host=127.0.0.1", f"--served-model-name={spec.model}"]
+    words = [f"--uds={socket}", f"--served-model-name={spec.model}"]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     for name, value in arguments.items():
         flag = name.replace("_", "-")
@@ -39,7 +39,7 @@ def flags(spec: EngineOptions, arguments: dict[str, Any], port: int) -> list[str
     return words
 
 
-def _main(port: str, options: str) -> None:
+def _main(folder: str, options: str) -> None:
     spec = EngineOptions.model_validate_json(options)
     try:
         arguments = prepare(spec)
@@ -52,7 +52,7 @@ def _main(port: str, options: str) -> None:
         arguments["dtype"] = "float32"
     os.environ["VLLM_LOGGING_LEVEL"] = "INFO"  # its log is a file, which is read when it does not start
     del os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"]  # a server has its engine in a process beside it
-    words = flags(spec, arguments, int(port))
+    words = flags(spec, arguments, f"{folder}/{os.getpid()}.sock")
     os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words])
 
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -78,7 +78,9 @@ class ServerConnection:
         self._key = key
         self._http = aiohttp
         self._client: aiohttp.ClientSession | None = None
-        self._proxy = _find_proxy(base_url)
+        parts = urlsplit(base_url)
+        self._socket = unquote(parts.netloc) if parts.scheme == "http+unix" else None
+        self._proxy = None if self._socket else _find_proxy(base_url)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -178,6 +180,8 @@ class ServerConnection:
     ) -> AsyncIterator[Any]:
         """Send a request and yield the response, its body unread."""
         url = path if "://" in path else f"{self.base_url}/{path.lstrip('/')}"
+        if self._socket:
+            url = urlsplit(url)._replace(scheme="http", netloc="localhost").geturl()
         content = None if fields is None else await _encode_body(fields)
         # Compression would save little of a stream of single tokens, and delay each until its block is full.
         headers = {**more, "accept-encoding": "identity", "authorization": f"Bearer {self._key or 'none'}"}
@@ -217,11 +221,12 @@ class ServerConnection:
         """Return the client session. It is created with the first request, since it belongs to the running loop."""
         if self._client is None:
             http = self._http
+            # No limit of its own: `ConcurrencyLimiter` sets one, and checks of the server must not queue behind it.
+            pool: dict[str, Any] = {"limit": 0, "keepalive_timeout": KEEPALIVE_S}
             # How long a response may take is for its reader to limit, token by token.
             timeout = http.ClientTimeout(total=None, sock_connect=self.limits.connect_s)
             self._client = http.ClientSession(
-                # No limit of its own: `ConcurrencyLimiter` sets one, and checks of the server must not queue behind it.
-                connector=http.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+                connector=http.UnixConnector(self._socket, **pool) if self._socket else http.TCPConnector(**pool),
                 cookie_jar=http.DummyCookieJar(),
                 timeout=timeout,
                 auto_decompress=False,  # `_read_bytes` does it in bounded pieces

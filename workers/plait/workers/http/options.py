@@ -20,7 +20,9 @@ DEFAULT_SLOTS = 256
 class HttpOptions(Frozen):
     """The server, retries, and limits on time and size."""
 
-    base_url: str = Field(description="Address of the server, ending in `/v1`.")
+    base_url: str = Field(
+        description="Address of the server, ending in `/v1`; for a Unix socket `http+unix://%2Frun%2Fvllm.sock/v1`."
+    )
     model: str | None = Field(
         default=None, description="Name of the model; by default the first one that the server lists."
     )
@@ -112,7 +114,7 @@ def check_address(base_url: str, api_key_env: str | None) -> None:
     # The messages do not repeat the value: after a mix-up of the two, the key would be in a log.
     try:
         parts = urlsplit(base_url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        is_url = parts.scheme in ("http", "https", "http+unix") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:  # a port that is not a number
         parts, is_url = None, False
     if parts is None or not is_url:
