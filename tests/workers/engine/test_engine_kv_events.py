@@ -22,7 +22,6 @@ async def test_the_index_agrees_with_the_hits_of_an_engine_that_evicts(process: 
     engine = Engine(config.model, process=process, **small)
     async with AsyncOrchestrator(workers=[engine], config=config) as orchestrator:
         assert engine._core is not None and engine._core.on_prompt_end is not None
-        pause = 0.15 if process == "shared" else 0.8  # the driver hears of it a few times a second
-        found = await agreement(orchestrator, engine.name, pause)
+        found = await agreement(orchestrator, engine.name, 0.8)  # the driver hears of it a few times a second
     assert found["hits"] > 15 and found["evictions"] >= 4, found
     assert len(found["wrong"]) <= 3, found

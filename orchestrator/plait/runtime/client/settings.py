@@ -272,6 +272,16 @@ class EngineSettings(_Settings):
         ge=1,
         description="Most tokens of a prompt and its output together; what the model allows by default.",
     )
+    engine_process: Literal["auto", "own", "shared"] | None = Field(
+        default=None,
+        description="Process of vLLM's scheduler and model: its `own`, or `shared` with plait. By default its own on a "
+        "GPU.",
+    )
+    engine_args: dict[str, Any] = Field(
+        default={},
+        description="Further arguments of vLLM's engine (`EngineArgs`), such as `max_num_batched_tokens`, "
+        "`quantization` or `speculative_config`.",
+    )
 
 
 class StoreSettings(_Settings):

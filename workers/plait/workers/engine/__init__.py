@@ -9,8 +9,10 @@ import asyncio
 import atexit
 import contextlib
 import itertools
+import shutil
+import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,10 +25,9 @@ from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
 from .._shared.batch_streams import Inbox, TokenBatch
-from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
 from .._shared.kv_events import KvEvents
 from .._shared.options import takes
-from .engine_loader import broken
+from .engine_loader import broken, events_address
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
@@ -85,13 +86,14 @@ class Engine(Worker):
         self.on_checkpoint: Callable[[TokenBatch], None] | None = None
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
+        self._folder = Path()
         self._inbox: Inbox[EngineRequest | Reload | WorkerLost | str | None] = Inbox()
         self._thread: threading.Thread | None = None
         self._orders: dict[int, EngineRequest] = {}
         self._keys = itertools.count(1)
-        self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
+        self._gone = asyncio.Event()
         self._events: KvEvents | None = None
-        """Follows the prefix cache of an EngineCore in a process of its own."""
+        """Follows vLLM's prefix cache (`kv_events`)."""
         self.lost = ""
 
     async def start(self) -> None:
@@ -101,8 +103,11 @@ class Engine(Worker):
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[Core] = loop.create_future()
         self._inbox = Inbox(loop)
-        self._gone, self.lost, self._cache = asyncio.Event(), "", Mailbox(EMPTY)
-        self._thread = threading.Thread(target=self._main, args=(ready,), name=f"plait-{self.name}", daemon=True)
+        self._gone, self.lost = asyncio.Event(), ""
+        self._folder = Path(tempfile.mkdtemp(prefix="plait-engine-"))
+        self._thread = threading.Thread(
+            target=self._main, args=(ready, self._folder), name=f"plait-{self.name}", daemon=True
+        )
         self._thread.start()
         atexit.register(self._stop)
         try:
@@ -112,8 +117,10 @@ class Engine(Worker):
             await self.close()
             raise
         self._core, self.block, self.cache_tokens = core, core.block, core.blocks * core.block
-        if core.process is not None and self.options.kv_events:
-            self._follow_events(core, core.process.events_address)
+        if self.options.kv_events:
+            events = self._events = KvEvents(events_address(self._folder), None)
+            core.on_prompt_end = lambda *prompt: self._inbox.call(lambda: events.add_prompt(*prompt))
+            events.start()
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
@@ -166,8 +173,8 @@ class Engine(Worker):
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what vLLM says of its prefix cache (`kv_events`)."""
-        if self._core is not None and self._core.on_prompt_end is not None:
-            async for news in self._cache:
+        if self._events is not None:
+            async for news in self._events.mailbox:
                 yield news
 
     async def health(self) -> AsyncIterator[bool]:
@@ -200,7 +207,6 @@ class Engine(Worker):
         if self._events is not None:
             await self._events.close()
             self._events = None
-        self._cache.close()
         self._gone.set()
 
     def stats(self) -> dict[str, int]:
@@ -243,16 +249,17 @@ class Engine(Worker):
         except Exception as error:  # vLLM's own classes change
             return as_failure(Rejected(f"the engine rejected the request: {first_line(error)}"))
 
-    def _main(self, ready: asyncio.Future[Core]) -> None:
+    def _main(self, ready: asyncio.Future[Core], folder: Path) -> None:
         """Run the engine's thread: build, then step while there is work, and sleep otherwise."""
         core: Core | None = None
         inbox = self._inbox
         try:
-            core = Core(self.options, lambda: inbox.put(WorkerLost("")))
+            core = Core(self.options, folder, lambda: inbox.put(WorkerLost("")))
         # Also exceptions by which libraries end a process: the waiter for `ready` must receive them.
         except BaseException as error:
             told = broken(error, self.model)
             self._inbox.call(lambda: ready.done() or ready.set_exception(told))
+            shutil.rmtree(folder, ignore_errors=True)
             return
         if core.process is not None:
             inbox.on_put = core.process.wake
@@ -267,6 +274,7 @@ class Engine(Worker):
             self._inbox.call(lambda: self._break(reason))
         finally:
             core.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _serve(self, core: Core) -> bool:
         """Accept new orders, make one step, and hand over its output. Return whether to continue."""
@@ -292,9 +300,6 @@ class Engine(Worker):
             news = []
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
-        # Placement needs the cached prefixes, not every block at once, so changes gather over some steps.
-        if core.cached is not None and (not core.running or core.counts["steps"] % REPORTS == 0):
-            self._tell_cache(core.cached)
         if checkpoint is not None and checkpoint.ids:
             if self.on_checkpoint is not None:
                 # In an actor a whole checkpoint goes through one pipe, past the event loop and its jobs.
@@ -302,21 +307,6 @@ class Engine(Worker):
             else:
                 self._inbox.call(lambda: self._tell(checkpoint))
         return True
-
-    def _follow_events(self, core: Core, address: str) -> None:
-        events = KvEvents(address, None)
-        events.mailbox, self._events = self._cache, events
-
-        def report(attempt: int, prompt: Sequence[int], model: str, salt: str) -> None:
-            self._inbox.call(lambda: events.add_prompt(attempt, prompt, model, salt))
-
-        core.on_prompt_end = report
-        events.start()
-
-    def _tell_cache(self, cached: CachedBlocks) -> None:
-        if (news := cached.news()) is not None:
-            mailbox = self._cache
-            self._inbox.call(lambda: mailbox.put(news))
 
     def _reload(self, core: Core, order: Reload) -> None:
         done, error = order.done, None

@@ -10,10 +10,8 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -26,9 +24,9 @@ import numpy as np
 
 from plait.core.errors import EngineError
 
-from .vllm_internals import count_forms, measure_cache, pack_head
+from .vllm_internals import count_forms, measure_cache, pack_head, without_amx
 
-__all__ = ["CoreProcess", "run_core"]
+__all__ = ["COUNTERS", "CoreProcess", "fix_attention", "run_core"]
 
 COUNTERS = ("forms", "form_ms", "kv_used", "waiting")
 FOLDER = "plait_folder"
@@ -41,31 +39,20 @@ _starting = threading.local()
 class CoreProcess:
     """One EngineCore in a process of its own, seen from the process that starts it."""
 
-    def __init__(self) -> None:
-        """Create the private folder. vLLM starts the process later, within `starting`."""
+    def __init__(self, folder: Path) -> None:
+        """Prepare a private folder. vLLM starts the process later, within `starting`."""
         _install()
-        self.folder = Path(tempfile.mkdtemp(prefix="plait-engine-"))
-        np.zeros(len(COUNTERS), np.int64).tofile(self.folder / "counters")
-        self._counters = _map_counters(self.folder)
+        self.folder = folder
+        np.zeros(len(COUNTERS), np.int64).tofile(folder / "counters")
+        self.counters = _map_counters(folder)
         self._client: Any = None
-        self._processes: list[Any] = []
-        self._outputs: Any = None
         self._nothing: Any = None
-        """vLLM's queue of outputs, and an empty one of these."""
-
-    @property
-    def events_address(self) -> str:
-        """Return the address at which vLLM publishes the events of its prefix cache."""
-        return f"ipc://{self.folder}/events"
-
-    def counts(self) -> dict[str, int]:
-        """Return the counters. From any thread."""
-        return dict(zip(COUNTERS, self._counters.tolist(), strict=True))
+        """vLLM's client of the process, and outputs of no step."""
 
     @property
     def pids(self) -> list[int]:
         """Return the ids of the processes."""
-        return [process.pid for process in self._processes]
+        return [process.pid for process in self._client.resources.engine_manager.processes]
 
     @contextlib.contextmanager
     def starting(self, config: Any) -> Iterator[None]:
@@ -85,18 +72,17 @@ class CoreProcess:
     def follow(self, engine: Any, report: Callable[[], None]) -> None:
         """Call `report` from a thread when the process has ended. Raises `EngineError` for a vLLM whose client of an
         EngineCore is another one."""
-        client = self._client = engine.engine_core
+        client = engine.engine_core
         try:
             from vllm.v1.engine import EngineCoreOutputs
 
-            self._outputs, self._nothing = client.outputs_queue, EngineCoreOutputs()
-            self._processes = client.resources.engine_manager.processes
-            answers = client.utility_results
+            self._client, self._nothing = client, EngineCoreOutputs()
+            sentinels, answers = client.resources.engine_manager.sentinels(), client.utility_results
+            client.outputs_queue.put_nowait(self._nothing)
         except (AttributeError, ImportError) as error:
             raise EngineError(
                 f"plait cannot follow this vLLM in another process ({error}): set process=shared"
             ) from None
-        sentinels = [process.sentinel for process in self._processes]
 
         def wait() -> None:
             connection.wait(sentinels)
@@ -108,13 +94,12 @@ class CoreProcess:
 
     def wake(self) -> None:
         """End a wait for the process's outputs. From any thread."""
-        if self._outputs is not None:
-            self._outputs.put_nowait(self._nothing)
+        self._client.outputs_queue.put_nowait(self._nothing)
 
     def next_outputs(self, get: Callable[[], Any]) -> Any:
         """Return the outputs of the next step, or none when a `wake` came first. `get` is vLLM's function."""
         outputs = get()
-        while not outputs.outputs and not self._outputs.empty():
+        while not outputs.outputs and not self._client.outputs_queue.empty():
             outputs = get()
         return outputs
 
@@ -122,9 +107,8 @@ class CoreProcess:
         """Return why the process ended, and what to do."""
         deadline = time.monotonic() + EXIT_WAIT_S
         while (cause := self._read_cause()) is None and time.monotonic() < deadline:
-            codes = [process.exitcode for process in self._processes]
-            if any(code is not None for code in codes):
-                code = next((code for code in codes if code), 0)
+            if ended := self._client.resources.engine_manager.finished_procs():
+                code = next(iter(ended.values()))
                 name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
                 memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
                 return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"
@@ -132,11 +116,10 @@ class CoreProcess:
         return f"{type(cause).__name__}: {cause}" if cause is not None else "its process does not answer"
 
     def close(self) -> None:
-        """Close what vLLM's client leaves open, and remove the folder. After the client was shut down."""
+        """Close what vLLM's client leaves open. After the client was shut down."""
         if self._client is not None:
             self._client.output_queue_thread.join(EXIT_WAIT_S)
             self._client.ctx.destroy(linger=0)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read_cause(self) -> Exception | None:
         """Return the exception that ended the process, by its class's name and its text."""
@@ -145,6 +128,14 @@ class CoreProcess:
         except OSError:
             return None
         return type(name, (Exception,), {})(text)
+
+
+def fix_attention() -> None:
+    """Have vLLM compute attention on a CPU by kernels that are right, in this process."""
+    with contextlib.suppress(ImportError):
+        from vllm.v1.attention.backends import cpu_attn
+
+        without_amx(cpu_attn)
 
 
 def _map_counters(folder: Path) -> Any:
@@ -189,8 +180,6 @@ def run_core(*args: Any, **kwargs: Any) -> None:
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # Ctrl+C in a terminal is for the parent, which then closes this process in order
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    from .engine_loader import fix_attention
-
     fix_attention()
     core.EngineCoreProc = _watched(core.EngineCoreProc, Path(folder))
     try:

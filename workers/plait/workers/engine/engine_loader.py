@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from plait.core.errors import EngineError
 
 from .._shared import resources
 from .._shared.arithmetic_codes import PROCESSOR
-from .core_process import CoreProcess
+from .core_process import CoreProcess, fix_attention
 from .options import EngineOptions
 from .sampling_parameters import engine_arguments, lora_rank
-from .vllm_internals import without_amx
 from .vllm_process import INSTALL, environment, explain, first_line
 
-__all__ = ["arguments", "broken", "fix_attention", "has_own_process", "load", "misfit", "prepare", "tokens_input"]
+__all__ = ["arguments", "broken", "events_address", "has_own_process", "load", "misfit", "prepare", "tokens_input"]
 
 
 def broken(error: BaseException, model: str) -> EngineError:
@@ -77,17 +79,15 @@ def _head_sizes() -> Sequence[int]:
         return ()
 
 
-def fix_attention() -> None:
-    """Have vLLM compute attention on a CPU by kernels that are right, in this process."""
-    with contextlib.suppress(ImportError):
-        from vllm.v1.attention.backends import cpu_attn
-
-        without_amx(cpu_attn)
-
-
-def load(args: dict[str, Any], process: CoreProcess | None = None) -> tuple[Any, Any]:
-    """Return the module vllm and its engine, whose EngineCore has a process of its own if one is given. Raises
-    `EngineError`, or whatever vLLM raises."""
+def load(
+    args: dict[str, Any],
+    extra: Mapping[str, Any] = MappingProxyType({}),
+    folder: Path | None = None,
+    process: CoreProcess | None = None,
+) -> tuple[Any, Any]:
+    """Return the module vllm and its engine. `extra` are arguments that the user gave (`engine_args`), `folder` is where
+    events of the prefix cache come from, `process` the one that EngineCore gets. Raises `EngineError`, or whatever
+    vLLM raises."""
     try:
         import vllm
     except ModuleNotFoundError as error:
@@ -98,10 +98,12 @@ def load(args: dict[str, Any], process: CoreProcess | None = None) -> tuple[Any,
     fix_attention()
     known = inspect.signature(vllm.EngineArgs).parameters
     asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner", "logprobs_mode": "processed_logprobs"}
-    if args.get("kv_events_config"):
-        args = {**args, "kv_events_config": _events_config(process)}
+    if args.get("kv_events_config") and folder is not None:
+        args = {**args, "kv_events_config": _events_config(events_address(folder))}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        asked |= dict.fromkeys(extra, "engine_args")
+        args |= {name: _convert(vllm.EngineArgs, name, value) for name, value in extra.items()}
         taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
         if process is None:
             return vllm, vllm.LLMEngine.from_engine_args(taken)
@@ -115,6 +117,7 @@ def load(args: dict[str, Any], process: CoreProcess | None = None) -> tuple[Any,
 
 def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
     """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
+    codes = "speculative_config" not in spec.engine_args if spec.arithmetic is None else spec.arithmetic
     return {
         "model": model,
         "max_num_seqs": spec.slots,
@@ -123,23 +126,26 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "seed": spec.seed,
         "dtype": spec.dtype if gpu else resources.cpu_dtype(spec.dtype),
         "tensor_parallel_size": spec.tensor_parallel_size,
-        "distributed_executor_backend": "uni" if spec.tensor_parallel_size == 1 else None,
+        "distributed_executor_backend": None
+        if spec.tensor_parallel_size > 1 or PIPELINE in spec.engine_args
+        else "uni",
         "scheduling_policy": "priority",
         "enable_prefix_caching": True,
         "disable_log_stats": True,
-        "logits_processors": [PROCESSOR] if (not gpu if spec.arithmetic is None else spec.arithmetic) else None,
+        # vLLM does not combine speculation with a logits processor
+        "logits_processors": [PROCESSOR] if codes and (spec.arithmetic or not gpu) else None,
         "use_tqdm_on_load": False,
         # -1: as many as a step asks for, up to the whole vocabulary
         "max_logprobs": -1,
         "logprobs_mode": "processed_logprobs" if spec.processed_logprobs else None,
         "kv_cache_memory_bytes": kv,
         # only full blocks are cached, and 128, the default on a CPU, is longer than most shared prefixes
-        "block_size": spec.block_size or (None if gpu else 32),
+        "block_size": None if gpu else 32,
         "enforce_eager": None if gpu else True,
         # A seeded request whose prompt is read over several steps breaks vLLM 0.32 on a CPU: it turns back the offset
         # of the request's random generator, which a CPU's has not.
         "enable_chunked_prefill": None if gpu else False,
-        "gpu_memory_utilization": spec.gpu_memory_utilization if gpu else None,
+        "gpu_memory_utilization": 0.9 if gpu else None,
         "enable_lora": True if rank else None,
         # One place stays empty: on a CPU vLLM 0.32 takes the last one for requests without an adapter that are decoded
         # together with some that have one.
@@ -149,15 +155,30 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
     }
 
 
-def _events_config(process: CoreProcess | None) -> Any:
-    """Return the setting that makes vLLM publish prefix-cache events, on a socket or without a subscriber yet; `None`
-    without one."""
+def events_address(folder: Path) -> str:
+    """Return the address at which an engine publishes the events of its prefix cache."""
+    return f"ipc://{folder}/events"
+
+
+def _convert(arguments: Any, name: str, value: Any) -> Any:
+    """Return the value of one of vLLM's arguments in its declared type. Raises `EngineError`."""
+    if (declared := get_type_hints(arguments).get(name)) is None:
+        return value
+    try:
+        return TypeAdapter(declared, config=LENIENT).validate_python(value)
+    except ValidationError as error:
+        raise EngineError(f"engine_args: {name}={value!r} does not fit: {error.errors()[0]['msg']}") from None
+
+
+LENIENT = ConfigDict(arbitrary_types_allowed=True)
+
+
+def _events_config(address: str) -> Any:
+    """Return the setting that makes vLLM publish prefix-cache events; `None` if it has none."""
     try:
         from vllm.config import KVEventsConfig
 
-        if process is None:
-            return KVEventsConfig(enable_kv_cache_events=True, publisher="null")
-        return KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=process.events_address)
+        return KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=address)
     except (ImportError, TypeError, ValueError):
         return None
 

@@ -8,6 +8,7 @@ same id, the same signals. It listens on the Unix socket `PID.sock` in the folde
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -28,14 +29,14 @@ def flags(spec: EngineOptions, arguments: dict[str, Any], socket: str) -> list[s
     """Return the words of the server's command line. The model is served under the name that was asked for."""
     words = [f"--uds={socket}", f"--served-model-name={spec.model}"]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    for name, value in arguments.items():
+    for name, value in (arguments | spec.engine_args).items():
         flag = name.replace("_", "-")
         if value is None or name in _NOT_OF_A_SERVER:
             continue
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words.append(f"--{flag}={value}")
+            words.append(f"--{flag}={json.dumps(value) if isinstance(value, dict | list) else value}")
     return words
 
 

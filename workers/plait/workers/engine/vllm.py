@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,17 @@ from plait.core.result import Failure, Result, as_failure
 from plait.core.values import split_reasoning
 
 from .._shared.batch_streams import Stream, TokenBatch
-from .._shared.cached_blocks import CachedBlocks, read
 from .._shared.confidence import ConfidenceTrace, measure
 from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
 from .._shared.stop_texts import first_stop
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
-from .core_process import CoreProcess
+from .core_process import COUNTERS, CoreProcess
 from .engine_loader import has_own_process, load, prepare, tokens_input
 from .options import EngineOptions
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 from .sampling_parameters import EXTRA, Abilities, settled
-from .vllm_internals import RequestProgress, count_forms, follow_blocks, measure_cache, pack_head, prefill_field, seen
+from .vllm_internals import RequestProgress, count_forms, measure_cache, pack_head, prefill_field, seen
 from .vllm_process import first_line
 
 log = logging.getLogger("plait.engine")
@@ -58,19 +58,17 @@ class Core:
     """Held by the engine that shares this process. vLLM's groups are the process's: one engine that ends breaks
     another."""
 
-    def __init__(self, spec: EngineOptions, report_end: Callable[[], None] = lambda: None) -> None:
-        """Load the model; raises `EngineError`, or whatever vLLM raises. `report_end` is called from a thread when
-        EngineCore's own process has ended."""
+    def __init__(self, spec: EngineOptions, folder: Path, report_end: Callable[[], None]) -> None:
+        """Load the model; raises `EngineError`, or whatever vLLM raises. `folder` is private to the engine.
+        `report_end` is called from a thread when EngineCore's own process has ended."""
         self.engine: Any = None
-        self.cached: CachedBlocks | None = None
-        """The content of vLLM's prefix cache, if that is followed here."""
         self.process: CoreProcess | None = None
         """The process of EngineCore, if that is its own."""
         self.on_prompt_end: Callable[[int, Sequence[int], str, str], None] | None = None
         """Takes the attempt, prompt, adapter and salt of requests that have ended, where the cache is followed."""
         self.running: dict[str, EngineRequest] = {}
         self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0, "queries": 0, "hits": 0}
-        self._forms = np.zeros(2, np.int64)
+        self._counters = np.zeros(len(COUNTERS), np.int64)
         self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
@@ -79,7 +77,8 @@ class Core:
         """Forms that vLLM could not keep the model to: not tried again."""
         args = prepare(spec)
         if has_own_process(spec):
-            self.process = CoreProcess()
+            self.process = CoreProcess(folder)
+            self._counters = self.process.counters
         # vLLM keeps its distributed state in the process: a second engine would take it from the first.
         elif not Core._place.acquire(blocking=False):
             raise EngineError(
@@ -87,13 +86,13 @@ class Core:
                 "process=own"
             )
         try:
-            self._build(spec, args, report_end)
+            self._build(spec, args, folder, report_end)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, spec: EngineOptions, args: dict[str, Any], report_end: Callable[[], None]) -> None:
-        vllm, self.engine = load(args, self.process)
+    def _build(self, spec: EngineOptions, args: dict[str, Any], folder: Path, report_end: Callable[[], None]) -> None:
+        vllm, self.engine = load(args, spec.engine_args, folder, self.process)
         if self.process is not None:
             self.process.follow(self.engine, report_end)
         from vllm import sampling_params as settings
@@ -130,14 +129,8 @@ class Core:
         self._tokens_input = tokens_input()
         self._salted = "cache_salt" in inspect.signature(self._tokens_input).parameters
         self._taps = self._tap()
-        if spec.kv_events:
-            blocks = CachedBlocks()
-            if self.process is None and follow_blocks(engine, lambda events: _take(blocks, events)):
-                self.cached, self.on_prompt_end = blocks, blocks.ended
-            elif self.process is None:
-                log.warning("vLLM %s does not say what its prefix cache holds: it is guessed", vllm.__version__)
         self._inner_core: Any = getattr(engine.engine_core, "engine_core", None)
-        count_forms(self._inner_core, self._forms)
+        count_forms(self._inner_core, self._counters[:2])
         self._loras = self._load(spec.lora, adding) if spec.lora else {}
         if self.process is not None:
             self.able.need("process=own", self._taps)
@@ -480,11 +473,9 @@ class Core:
     def stats(self) -> dict[str, int]:
         """Return the counts, and what vLLM holds now. From any thread."""
         engine = self.engine
-        if self.process is not None:
-            counts = self.process.counts()
-        else:
-            used, waiting = measure_cache(self._inner_core)
-            counts = {"forms": int(self._forms[0]), "form_ms": int(self._forms[1]), "kv_used": used, "waiting": waiting}
+        if self.process is None:
+            self._counters[2:] = measure_cache(self._inner_core)
+        counts = dict(zip(COUNTERS, self._counters.tolist(), strict=True))
         held = engine.get_num_unfinished_requests() if engine is not None else 0
         counts["waiting"] = min(held, counts["waiting"])
         return {**self.counts, **counts, "running": held - counts["waiting"], "kv_blocks": self.blocks}
@@ -586,11 +577,6 @@ class Core:
                 cleanup_dist_env_and_memory()
             gc.collect()
         Core._place.release()
-
-
-def _take(blocks: CachedBlocks, events: Sequence[Any]) -> None:
-    for event in events:
-        blocks.take(read(event))
 
 
 def _end_ids(generation: Mapping[str, Any], prompter: Prompter) -> tuple[int, ...]:

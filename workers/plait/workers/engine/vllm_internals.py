@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -39,18 +39,6 @@ def prefill_field(output: Any, logprobs: Any) -> str | None:
     if "logprobs" not in getattr(logprobs, "_fields", ()):
         return None
     return "prefill_stats" if "prefill_stats" in fields else ""
-
-
-def follow_blocks(engine: Any, take: Callable[[Sequence[Any]], None]) -> bool:
-    """Have vLLM's events of its prefix cache taken, in the thread that steps it. Return whether that can be done. They
-    could be had from a socket too, which costs a thread and an encoding that an engine in this process need not pay."""
-    scheduler = getattr(getattr(getattr(engine, "engine_core", None), "engine_core", None), "scheduler", None)
-    publisher: Any = getattr(scheduler, "kv_event_publisher", None)
-    tells = getattr(getattr(scheduler, "kv_events_config", None), "enable_kv_cache_events", False)
-    if not tells or not callable(getattr(publisher, "publish", None)):
-        return False
-    publisher.publish = lambda batch: take(batch.events)
-    return True
 
 
 SPACES = 24
