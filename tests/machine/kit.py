@@ -45,10 +45,24 @@ from plait.core.sampling import Sampling
 from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
-from plait.machine.decision_replay import Order, orders_of
+from plait.machine.decision_replay import Order, RefuseOrder, SendOrder
 from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.machine.records import Node
+
+
+def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = ()) -> list[Order]:
+    """Return the orders in a machine's answer to an event, in their order; `refused` is its `Machine.refused`."""
+    orders: list[Order] = []
+    waiting = list(refused)
+    for index, action in enumerate(actions):
+        while waiting and waiting[0][0] <= index:
+            orders.append(waiting.pop(0)[1])
+        if isinstance(action, Dispatch):
+            job = action.job
+            orders.append(SendOrder(job.step, action.worker, job.attempt, job.priority, action.reason))
+    return orders + [order for _, order in waiting]
+
 
 # -- plugins -----------------------------------------------------------------------------------------------------------
 

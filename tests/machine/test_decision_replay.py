@@ -8,10 +8,10 @@ from plait.core.events import Dispatch, Failed, Finish, ForeignEvent
 from plait.core.interfaces import Policy
 from plait.core.result import as_failure
 from plait.core.states import State
-from plait.machine.decision_replay import SendOrder, orders_of
+from plait.machine.decision_replay import SendOrder
 from plait.machine.machine import Machine
 from plait.machine.views import MachineView, NodeView
-from tests.machine.kit import Registry, World, call, join, think
+from tests.machine.kit import Registry, World, call, join, orders_of, think
 
 
 def sent(actions: list) -> list[tuple[str, int]]:

@@ -36,12 +36,24 @@ from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
 from plait.core.states import State
 from plait.core.view import StepView, View
-from plait.machine.invariants import check_not_stuck
+from plait.machine.machine import Machine
 from plait.machine.records import Account, Scope
 from tests.machine.kit import World, call, fail_with, join, think
 
 NAMES = "abcdefgh"
 WORKERS = ("w1", "w2", "w3")
+
+
+def check_not_stuck(machine: Machine) -> None:
+    """Fail if a run can only wait for ever: it has no attempt, no expansion and no timer, and its
+    ready steps wait neither for a slot that is taken nor for a worker that will return."""
+    hosts = machine.workers.values()
+    room = any(host.returning or (host.up and host.running) for host in hosts)
+    for run in machine.runs.values():
+        waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
+        waits = waits or any(node.state is State.READY for node in run.prompt_sizes.counting.values())
+        queued = room and any(node.state is State.READY for node in run.nodes)
+        assert waits or queued or run.paused or machine.timers.pending(run), f"{run.id} is stuck"
 
 
 class Height(Policy):

@@ -7,10 +7,8 @@ refused one. A machine that follows them makes the same attempts under the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..core.events import Action, Dispatch
 from ..core.result import Failure
 from ..core.states import State
 from .backlog import Backlog
@@ -38,19 +36,6 @@ class RefuseOrder(NamedTuple):
 
 
 Order = SendOrder | RefuseOrder
-
-
-def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = ()) -> list[Order]:
-    """Return the orders in a machine's answer to an event, in their order; `refused` is its `Machine.refused`."""
-    orders: list[Order] = []
-    waiting = list(refused)
-    for index, action in enumerate(actions):
-        while waiting and waiting[0][0] <= index:
-            orders.append(waiting.pop(0)[1])
-        if isinstance(action, Dispatch):
-            job = action.job
-            orders.append(SendOrder(job.step, action.worker, job.attempt, job.priority, action.reason))
-    return orders + [order for _, order in waiting]
 
 
 def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers, run: Run, at: float) -> list[Node]:

@@ -42,18 +42,6 @@ def check(machine: Machine, *, follows: bool = False) -> None:
         _demand(attempt.node.run.id in machine.runs, attempt.node.id, "has an attempt that outlives its run")
 
 
-def check_not_stuck(machine: Machine) -> None:
-    """Raise `InvariantError` if a run can only wait for ever: it has no attempt, no expansion and no timer, and its
-    ready steps wait neither for a slot that is taken nor for a worker that will return."""
-    hosts = machine.workers.values()
-    room = any(host.returning or (host.up and host.running) for host in hosts)
-    for run in machine.runs.values():
-        waits = run.live or any(node.state is State.EXPANDING for node in run.nodes)
-        waits = waits or any(node.state is State.READY for node in run.prompt_sizes.counting.values())
-        queued = room and any(node.state is State.READY for node in run.nodes)
-        _demand(bool(waits or queued or run.paused or machine.timers.pending(run)), run.id, "is stuck")
-
-
 def _check_slots(machine: Machine) -> None:
     held = Counter(attempt.worker.name for attempt in machine.attempts.values())
     for host in machine.workers.values():

@@ -213,6 +213,9 @@ class Settings(LimitSettings):
     store_bytes_per_tenant: int = Field(default=1 << 30, ge=0)
     """Bytes of one tenant's stored responses, and as many of its stored completions; beyond that its oldest go. They
     may take an eighth more until the oldest are looked for."""
+    journal_bytes_per_tenant: int = Field(default=16 << 30, ge=1024)
+    """Bytes that one tenant's runs may write to journals per day (from midnight UTC) in one process; beyond that its
+    new runs get 429."""
     drain_seconds: float = Field(default=30.0, gt=0)
     """Maximum time in seconds for running runs to end when the server stops."""
 
@@ -247,8 +250,7 @@ def workers_of(config: Config, settings: Settings) -> list[Any]:
         for worker in served:
             if len(served) == 1 and (upstream.name or any(worker.name == other.name for other in made)):
                 worker.name = upstream.name or f"{worker.name}-{place}"
-        for worker in served if not settings.require_all else ():
             if hasattr(worker, "allow_unreachable"):
-                setattr(worker, "allow_unreachable", True)  # noqa: B010  (only servers have it)
+                setattr(worker, "allow_unreachable", not settings.require_all)  # noqa: B010  (only servers have it)
         made += served
     return made

@@ -21,6 +21,7 @@ from plait.core.sampling import answer_fields
 from plait.core.tools.context import OPERATOR, Answerer
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.handle import Handle
+from plait.runtime.journal.journal import BYTES_BY_TENANT
 
 from .admission import BodyBytes, TenantLoad
 from .allowance import Allowance, Holding
@@ -67,6 +68,8 @@ class User:
         self._day = 0
         self._tokens = 0
         self._cost = 0.0
+        self._journal_start = 0
+        """Bytes in journals when the day began."""
         tokens = [Allowance("tokens")] if tenant.tokens_per_day is not None else []
         self._allowances = tokens + ([Allowance("cost")] if tenant.cost_per_day is not None else [])
         self._reserving = asyncio.Lock()
@@ -128,7 +131,7 @@ class User:
         return Answerer(name="anybody", approves=False) if self._settings.open else OPERATOR
 
     def tokens_left(self) -> int:
-        """Return the number of tokens that a run may generate now. Raises `ApiError` if the day's limit is used up."""
+        """Return the number of tokens that a run may generate now. Raises `ApiError` if a limit per day is used up."""
         self._turn()
         most = self.tenant.tokens_per_run or 1 << 62
         if self.tenant.tokens_per_day is not None:
@@ -138,6 +141,11 @@ class User:
             most = min(most, left)
         if self.tenant.cost_per_day is not None and self._cost >= self.tenant.cost_per_day:
             raise self._spent(f"the {self.tenant.cost_per_day:g} of today are spent")
+        written, journal = BYTES_BY_TENANT[self.name] - self._journal_start, self._settings.journal_bytes_per_tenant
+        if written >= journal:
+            raise self._spent(
+                f"your runs have written {written:,} bytes to journals today, and {journal:,} are allowed"
+            )
         return most
 
     def may_ask(self, name: str, model: str | None) -> None:
@@ -256,6 +264,7 @@ class User:
         today = int(self._clock() // _DAY)
         if today != self._day:
             self._day, self._tokens, self._cost = today, 0, 0.0
+            self._journal_start = BYTES_BY_TENANT[self.name]
 
     def check_runs(self, limit: int) -> None:
         """Raise `ApiError` if it has as many runs as the limit, which is the tenant's own if that is set."""

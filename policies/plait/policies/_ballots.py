@@ -8,7 +8,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import JsonValue
 
@@ -305,6 +305,16 @@ class OpenTally(VoteTally):
     def decided(self, outstanding: int) -> bool:
         """Return `False`."""
         return False
+
+
+class OpenVote:
+    """A mixin for merges that vote and are never certain before all branches have ended."""
+
+    votes: ClassVar[bool] = True
+
+    def tally(self, task: Task) -> OpenTally:
+        """Return an empty tally for the rules that stop votes."""
+        return OpenTally(task)
 
 
 def _count_proxy_votes(branches: Sequence[Branch]) -> dict[str, int]:

@@ -55,6 +55,34 @@ async def _flood(served: Any, many: int, **body: Any) -> tuple[list[int], int]:
     return [each.status_code for each in said], tokens
 
 
+async def test_a_tenant_cannot_fill_the_journals(serve, tmp_path: Path):
+    """Ann's runs are refused once they have written as much as they may in a day; Bob's are not."""
+    bob = new_key()
+    tenants = (*ann(), Tenant(name="bob", keys=(hashed(bob),)))
+    long = {"messages": [{"role": "user", "content": "".join(map(chr, range(0x4E00, 0x7E00)))}]}
+    async with serve(*["fine"] * 20, tenants=tenants, journal_bytes_per_tenant=100_000, journal=tmp_path) as served:
+        for _ in range(10):
+            (status,), _ = await _flood(served, 1, **long)
+            if status != 200:
+                break
+            served.service.orchestrator._driver.recorder.flush()
+        async with httpx.AsyncClient(timeout=30) as http:
+            asked = [
+                await http.post(
+                    f"{served.base}/chat/completions",
+                    json=ASK,
+                    headers={"authorization": f"Bearer {key}"},
+                )
+                for key in (ANN, bob)
+            ]
+    assert [each.status_code for each in asked] == [429, 200]
+    error = asked[0].json()["error"]
+    assert (
+        error["code"] == "insufficient_quota" and "bytes to journals today, and 100,000 are allowed" in error["message"]
+    )
+    assert 0 < int(asked[0].headers["retry-after"]) <= 86_401
+
+
 @pytest.mark.parametrize("rate", [0, 400], ids=["at once", "slowly"])
 async def test_forty_requests_at_once_do_not_pass_the_days_tokens(serve, rate: float):
     reply = Reply(text="word " * 201, **({"tokens_per_second": rate} if rate else {}))

@@ -156,9 +156,20 @@ def evaluated(
     tallies: dict[str, EvalCounts],
     output: Output,
 ) -> tuple[bool, float]:
-    """Run each request on all problems, and count in `tallies`; return whether the user gave up, and the seconds that
-    the workers took to start."""
-    return run_stoppable(lambda stopper: _evaluate(config, problems, asked, concurrency, tallies, output, stopper))
+    """Run each request on all problems, one after another on the same workers, and count in `tallies`; return whether
+    the user gave up, and the seconds that the workers took to start."""
+
+    async def evaluate(stopper: Stopper) -> tuple[bool, float]:
+        try:
+            async with opened_session(config, output, stopper) as session:
+                for name, request in asked.items():
+                    whose, tally = f"{name}: " if len(asked) > 1 else "", tallies[name]
+                    await _one(session.orchestrator, problems, request, concurrency, tally, output, stopper, whose)
+                return stopper.requested, session.start_seconds
+        except CommandInterrupted:
+            return True, 0.0
+
+    return run_stoppable(evaluate)
 
 
 def report(
@@ -199,27 +210,6 @@ def writable(path: Path | None) -> Iterator[TextIO | None]:
         raise ConfigError(f"--out {path} cannot be written: {error.strerror or error}") from None
     with file:
         yield file
-
-
-async def _evaluate(
-    config: Config,
-    problems: Sequence[DatasetQuestion],
-    asked: dict[str, Request],
-    concurrency: int,
-    tallies: dict[str, EvalCounts],
-    output: Output,
-    stopper: Stopper,
-) -> tuple[bool, float]:
-    """Run the planners one after another on the same workers; return whether the user gave up, and how long the start
-    took."""
-    try:
-        async with opened_session(config, output, stopper) as session:
-            for name, request in asked.items():
-                whose = f"{name}: " if len(asked) > 1 else ""
-                await _one(session.orchestrator, problems, request, concurrency, tallies[name], output, stopper, whose)
-            return stopper.requested, session.start_seconds
-    except CommandInterrupted:
-        return True, 0.0
 
 
 async def _one(

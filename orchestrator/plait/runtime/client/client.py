@@ -195,7 +195,7 @@ class AsyncOrchestrator:
             raise UsageError("this orchestrator was closed while its workers started; make a new one")
 
     async def _start(self) -> None:
-        driver, self.config = await started(self._build_driver, self.config)
+        driver, self.config = await started(self._build_driver, self.config, self._given is None)
         if self.config.lease is None:
             driver.jobs.spawn(watch_silence(driver, MODEL_SILENCE_LIMIT_S, CALL_SILENCE_LIMIT_S))
         self._driver = driver

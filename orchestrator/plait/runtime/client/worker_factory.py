@@ -14,7 +14,7 @@ import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...core.errors import ConfigError, NoCluster, UsageError
+from ...core.errors import ConfigError, EngineError, NoCluster, UsageError
 from ...core.interfaces import Worker
 from ...core.request import as_tuple
 from ..driver.autoscaler import Bounds, Elastic
@@ -38,9 +38,10 @@ def does_without_ray(config: Config) -> bool:
     return config.worker == "ray" and not asked and here
 
 
-async def started(make: Callable[[Config], Driver], config: Config) -> tuple[Driver, Config]:
+async def started(make: Callable[[Config], Driver], config: Config, is_own: bool) -> tuple[Driver, Config]:
     """Return a driver that has started, and its configuration: another one than was given where Ray does not start and
-    one engine in this process does as well. Raises what `Driver.start` raises."""
+    one engine in this process does as well. With `is_own` the workers are the configuration's, and one of several
+    servers must answer. Raises what `Driver.start` raises."""
     driver = make(config)
     try:
         await driver.start()
@@ -51,6 +52,10 @@ async def started(make: Callable[[Config], Driver], config: Config) -> tuple[Dri
         config = config.model_copy(update={"worker": "engine"})
         driver = make(config)
         await driver.start()
+    servers = [worker for worker in driver.workers if hasattr(worker, "has_answered")]
+    if is_own and servers and not any(getattr(worker, "has_answered") for worker in servers):  # noqa: B009
+        await driver.close()
+        raise EngineError(f"none of the servers answers ({config.base_url}): start one, or correct base_url")
     return driver, config
 
 
@@ -80,7 +85,10 @@ def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> lis
             {**options, "base_url": url, "name": f"http-{i}", "kv_events": address}
             for i, (url, address) in enumerate(zip(urls, addresses, strict=True), 1)
         )
-        return [plugins.worker("http", **_accepted(plugins.worker_class("http"), fields)) for fields in named]
+        servers = [plugins.worker("http", **_accepted(plugins.worker_class("http"), fields)) for fields in named]
+        for server in servers:
+            setattr(server, "allow_unreachable", True)  # noqa: B010  (only servers have it)
+        return servers
     return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
 
 

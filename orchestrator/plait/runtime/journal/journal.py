@@ -14,6 +14,7 @@ import json
 import os
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -46,6 +47,8 @@ from .tables import (
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _MOST = 512
 """Events that are held in memory at most before they are written."""
+BYTES_BY_TENANT: Counter[str] = Counter()
+"""Bytes that this process has written to journals for the runs of each tenant, about."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +92,8 @@ class Journal:
         self.failed: list[tuple[str | None, Exception]] = []
         """Runs with an event that could not be serialized, and the error; the writer takes them."""
         self._runs: dict[int, str] = {}
+        self._tenants: dict[str, str] = {}
+        """Tenants of the runs that have begun and not ended."""
         self._resumes: str | None = None
 
     def __enter__(self) -> Self:
@@ -225,6 +230,7 @@ class Journal:
         if not self._storage.is_open:
             self.open()
         text = packed(self._hidden(as_json(note.note)))
+        BYTES_BY_TENANT[self._tenants.get(note.run, "")] += len(text)
         self._write(sync=True, notes=[(note.run, note.step, note.attempt, note.kind, text)])
 
     @property
@@ -282,7 +288,11 @@ class Journal:
             request = event.request
             head = json.loads(self._hidden(json.dumps(" ".join(request.text[: 4 * HEAD].split()))))[:HEAD]
             batch.begun.append((event.run, seq, _now(), head, request.planner.name, request.fairness_group))
-        return seq, event.at, run, event.kind, body, None if kept.actions is None else self._actions_of(kept, batch)
+            self._tenants[event.run] = request.tenant
+        tenant = self._tenants.get(run or "", "")
+        actions = None if kept.actions is None else self._actions_of(kept, batch)
+        BYTES_BY_TENANT[tenant] += len(body) + len(actions or "")
+        return seq, event.at, run, event.kind, body, actions
 
     def _actions_of(self, kept: UnwrittenEvent, batch: WriteBatch) -> str:
         """Return the serialized actions of an event; add ended runs, and other runs that the actions concern, to the
@@ -299,6 +309,7 @@ class Journal:
                 concerned.add(run)
             if isinstance(action, Finish) and self._resumes in (None, run):
                 batch.ended.append((action.status, action.usage.completion, _now(), run))
+                self._tenants.pop(run, None)
         if kept.refused:
             concerned |= {order.step.rpartition(":")[0] for _, order in kept.refused}
         if concerned:

@@ -14,7 +14,8 @@ from typing import Any
 
 from plait.core.errors import ToolError
 from plait.core.tools.tool import Tool, tool
-from plait.workers.http import ResponseLimits, ServerConnection, ServerError
+from plait.workers.http import ResponseLimits, ServerConnection
+from plait.workers.tools.embed import closing
 
 __all__ = ["prompt_perplexity"]
 
@@ -49,15 +50,8 @@ def prompt_perplexity(
         """
         asked = {"model": model, "prompt": before + text, "max_tokens": 1, "temperature": 0.0, "echo": True,
                  "logprobs": 1}  # fmt: skip
-        link = ServerConnection(address, key_variable, ResponseLimits(request_s=timeout))
-        try:
+        async with closing(ServerConnection(address, key_variable, ResponseLimits(request_s=timeout))) as link:
             reply: Any = await link.post("/v1/completions", asked)
-        except ServerError as trouble:
-            error = ToolError(trouble.message)
-            error.retryable = trouble.retryable
-            raise error from None
-        finally:
-            await link.close()
         return math.exp(_mean(reply, len(before), len(before) + len(text)))
 
     return tool(name=name, timeout=timeout)(perplexity)

@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 from plait.core.errors import ConfigError, EngineError, ToolError
 from plait.core.tools.tool import Tool, tool
-from plait.workers.http import ResponseLimits, ServerConnection, ServerError
+from plait.workers.http import ResponseLimits, ServerConnection
+from plait.workers.tools.embed import closing
 
 from .process_rewards import STYLES, RewardPrompt, Style, build_model_input, likely, tokenizer_of
 
@@ -165,7 +166,8 @@ def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | Non
         if endpoint == "pooling":
             # The model's own activation may be a sigmoid, a softmax or none: the numbers are asked for without it.
             fields |= {"use_activation": False}
-        reply = await _posted(link(), f"/{endpoint}", fields)
+        async with closing(link()) as opened:
+            reply = await opened.post(f"/{endpoint}", fields)
         rows: Any = reply.get("data") if isinstance(reply, Mapping) else None
         row: Any = rows[0] if isinstance(rows, list) and rows else None
         return row.get(_FIELDS[endpoint]) if isinstance(row, Mapping) else None
@@ -173,22 +175,11 @@ def _there(model: str, endpoint: Endpoint, address: str, key_variable: str | Non
     return ask
 
 
-async def _posted(link: ServerConnection, path: str, fields: dict[str, Any]) -> Any:
-    """Post once, and close the link. Raises `ToolError`."""
-    try:
-        return await link.post(path, fields)
-    except ServerError as trouble:
-        error = ToolError(trouble.message)
-        error.retryable = trouble.retryable
-        raise error from None
-    finally:
-        await link.close()
-
-
 async def _next(link: ServerConnection, fields: dict[str, Any], order: dict[str, Any]) -> list[float | None]:
     """Return the log-probabilities of two tokens behind a prompt, where they are among the likeliest."""
     fields |= {"prompt": order["next"], "max_tokens": 1, "temperature": 0.0, "logprobs": _LIKELIEST}
-    reply = await _posted(link, "/v1/completions", fields | {"return_tokens_as_token_ids": True})
+    async with closing(link):
+        reply = await link.post("/v1/completions", fields | {"return_tokens_as_token_ids": True})
     choices: Any = reply.get("choices") if isinstance(reply, Mapping) else None
     told: Any = choices[0].get("logprobs") if isinstance(choices, list) and choices else None
     tops: Any = told.get("top_logprobs") if isinstance(told, Mapping) else None

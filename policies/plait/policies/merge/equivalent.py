@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -19,7 +19,7 @@ from plait.core.vocabulary import Count, FreeText
 from .._ballots import (
     Ballot,
     Class,
-    OpenTally,
+    OpenVote,
     Roll,
     build_verdict,
     group_by_answer,
@@ -48,7 +48,7 @@ Do A and B mean the same answer? Say only yes or no.
 _TOOLS = {"tool": "math_equal", "embedding": "embed"}
 
 
-class Equivalent(Grouping):
+class Equivalent(OpenVote, Grouping):
     """A majority vote over classes of equivalent answers, for an equivalence that is too slow or too risky to compute
     inside the machine.
 
@@ -65,8 +65,6 @@ class Equivalent(Grouping):
     class's first voter.
     """
 
-    votes: ClassVar[bool] = True
-
     ask: Literal["tool", "embedding", "model"] = Field(default="tool", description="What judges.")
     tool: Annotated[str | None, ToolName()] = Field(
         default=None,
@@ -80,10 +78,6 @@ class Equivalent(Grouping):
         "votes. The others keep to themselves.",
     )
     called: FreeText | None = Field(default=None, description="Step that judged; set by the merge itself.")
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict, or the calls as more plan."""

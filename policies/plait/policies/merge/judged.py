@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
@@ -18,7 +18,7 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
 
-from .._ballots import OpenTally, group_by_answer, list_absent, no_vote_verdict, read_claim, read_roll
+from .._ballots import OpenVote, group_by_answer, list_absent, no_vote_verdict, read_claim, read_roll
 from ._model_merge import ModelMerge, unique_name
 
 __all__ = ["Judged"]
@@ -45,7 +45,7 @@ class CandidateMark(Frozen):
     """How many gave it."""
 
 
-class Judged(ModelMerge):
+class Judged(OpenVote, ModelMerge):
     """Best-of-n with a model for a scorer: a mark from 0 to `best` for every different answer.
 
     Equal answers are marked once, a single answer not at all. The highest mark wins; ties go to the answer with more
@@ -53,8 +53,6 @@ class Judged(ModelMerge):
     `8/10`, `8 out of 10`). An answer whose call fails, or gives no number from 0 to `best`, loses to any answer with a
     mark. The join expands into the calls.
     """
-
-    votes: ClassVar[bool] = True
 
     best: Annotated[int, Free()] = Field(default=10, ge=1, description="The highest mark.")
     judge: Annotated[CallConfig, Uses("question", "answer", "best")] = Field(
@@ -67,10 +65,6 @@ class Judged(ModelMerge):
     left_out: Annotated[tuple[str, ...], Free()] = Field(
         default=(), description="Who did not vote, and why; set by the merge itself."
     )
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the answer with the best mark, or the calls as more plan; `why` has the marks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
@@ -20,7 +20,7 @@ from plait.core.values import Frozen
 from plait.core.view import Branch
 from plait.core.vocabulary import FreeText
 
-from .._ballots import OpenTally, group_by_answer, list_absent, no_vote_verdict, read_claim, read_roll
+from .._ballots import OpenVote, group_by_answer, list_absent, no_vote_verdict, read_claim, read_roll
 from ._model_merge import ModelMerge, unique_name
 
 __all__ = ["Pairwise"]
@@ -51,7 +51,7 @@ class Match(Frozen):
     """Steps: one in which the first is A, one in which it is B."""
 
 
-class Pairwise(ModelMerge):
+class Pairwise(OpenVote, ModelMerge):
     """Knockout selection by pairwise comparison, as in the tournaments of best-of-n by a model.
 
     Equal answers are one candidate, so k different answers take k - 1 matches in about log2 k rounds. Candidates are
@@ -59,8 +59,6 @@ class Pairwise(ModelMerge):
     swapped, since models favour a place. The second candidate must win both calls, else the first stays: a model that
     always says "A", or fails, leaves the majority as it is. The join expands into one round at a time.
     """
-
-    votes: ClassVar[bool] = True
 
     judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(
         default=CallConfig(max_tokens=512, temperature=0.0, form="choice"),
@@ -74,10 +72,6 @@ class Pairwise(ModelMerge):
     counts: FreeText = Field(
         default="", description="How many votes and answers there were, and who did not vote; set by the merge itself."
     )
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the winner, or the next round as more plan; `why` says how many were compared."""

@@ -15,7 +15,7 @@ from plait.core.view import Branch
 
 from .._ballots import (
     Class,
-    OpenTally,
+    OpenVote,
     Signal,
     VoteTally,
     build_verdict,
@@ -78,7 +78,7 @@ class Majority(Merge):
         return VoteTally(task, self.weights)
 
 
-class InverseEntropy(Merge):
+class InverseEntropy(OpenVote, Merge):
     """Inverse-entropy weighted voting (Sequential Edge, arXiv 2511.02309): w = 1 / max(H, floor).
 
     H is the mean entropy of a branch's tokens in bits (`logprobs=20` of the planner; what the k likeliest tokens leave
@@ -89,18 +89,12 @@ class InverseEntropy(Merge):
 
     fidelity = Fidelity("variant", "a floor and a cap on weights", paper="2511.02309")
 
-    votes: ClassVar[bool] = True
-
     floor: float = Field(default=0.05, gt=0.0, description="Least entropy that counts, in bits.")
     cap: float | None = Field(
         default=4.0,
         ge=1.0,
         description="Most (and one over it: least) that a weight may be of the voters' median weight.",
     )
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
@@ -116,7 +110,7 @@ class InverseEntropy(Merge):
         return weigh_votes(roll, lambda ballot: weights[ballot.place], "inverse entropy", left_out)
 
 
-class SelfCertainty(Merge):
+class SelfCertainty(OpenVote, Merge):
     """Borda voting by self-certainty (Kang et al., arXiv 2502.18581).
 
     Self-certainty is the mean over tokens of KL(uniform || p), which needs the whole vocabulary (`logprobs=-1` of the
@@ -126,17 +120,11 @@ class SelfCertainty(Merge):
 
     fidelity = Fidelity("exact", paper="2502.18581")
 
-    votes: ClassVar[bool] = True
-
     p: float = Field(
         default=1.2,
         ge=0.0,
         description="Exponent: 0 is the majority, and the larger it is, the more the certain ones decide.",
     )
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""
@@ -152,7 +140,7 @@ class SelfCertainty(Merge):
         return weigh_votes(roll, lambda ballot: weights[ballot.place], "Borda weight", left_out)
 
 
-class Posterior(Merge):
+class Posterior(OpenVote, Merge):
     """The choice of Confidence-Guided Early Stopping (arXiv 2511.02603): the answer of the highest posterior.
 
     A vote of confidence c has the likelihood c if its answer is right, and (1 - c) / (K - 1) if another of K answers
@@ -164,8 +152,6 @@ class Posterior(Merge):
 
     fidelity = Fidelity("exact", paper="2511.02603")
 
-    votes: ClassVar[bool] = True
-
     criterion: Signal = Field(
         default="logprob",
         description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
@@ -173,10 +159,6 @@ class Posterior(Merge):
     vote_temperature: float = Field(
         default=1.0, gt=0.0, description="Temperature of the votes' confidence: below 1 it makes them less sure."
     )
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has the posterior and the votes."""

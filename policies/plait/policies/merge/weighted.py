@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ from plait.core.task import Task
 from plait.core.view import Branch
 
 from .._ballots import (
-    OpenTally,
+    OpenVote,
     Roll,
     clip,
     drop_ballots,
@@ -30,7 +30,7 @@ __all__ = ["Weighted"]
 By = Literal["mean", "tail", "bottom", "lowest"]
 
 
-class Weighted(Merge):
+class Weighted(OpenVote, Merge):
     """DeepConf's confidence-weighted vote (arXiv 2508.15260): an answer's weight is the sum of its voters' confidence.
 
     Needs `logprobs=20` and a `window` of the planner; voters without a confidence are left out, and if none has one the
@@ -48,8 +48,6 @@ class Weighted(Merge):
     fidelity = Fidelity(
         "variant", "a cap on weights, without it as theirs", oracles=("deepconf-offline",), paper="2508.15260"
     )
-
-    votes: ClassVar[bool] = True
 
     criterion: By = Field(
         default="tail",
@@ -70,10 +68,6 @@ class Weighted(Merge):
         ge=1.0,
         description="Most (and one over it: least) that a weight may be of the voters' median weight.",
     )
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has weights, margin, votes and who was left out."""

@@ -9,8 +9,9 @@ The merges `equivalent` and `alike` compare the vectors. Give it to a run with a
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from plait.core.errors import ToolError
@@ -18,7 +19,7 @@ from plait.core.tools.tool import Tool, tool
 
 from ..http import ResponseLimits, ServerConnection, ServerError
 
-__all__ = ["embedder"]
+__all__ = ["closing", "embedder"]
 
 Vectors = list[list[float]]
 
@@ -73,18 +74,25 @@ def embedder(
 async def _ask(link: ServerConnection, model: str, texts: Sequence[str], batch: int) -> Vectors:
     """Ask a server for the vectors of texts. Raises `ToolError`."""
     vectors: Vectors = []
-    try:
+    async with closing(link):
         for start in range(0, len(texts), batch):
             part = [text or " " for text in texts[start : start + batch]]  # servers refuse an empty one
             reply = await link.post("/embeddings", {"model": model, "input": part, "encoding_format": "float"})
             vectors += _vectors(reply, len(part), link.base_url)
+    return vectors
+
+
+@contextlib.asynccontextmanager
+async def closing(link: ServerConnection) -> AsyncIterator[ServerConnection]:
+    """Lend a tool a connection, and close it. Raises `ToolError` for the server's errors."""
+    try:
+        yield link
     except ServerError as trouble:
         error = ToolError(trouble.message)
         error.retryable = trouble.retryable
         raise error from None
     finally:
         await link.close()
-    return vectors
 
 
 def _vectors(reply: Any, n: int, server: str) -> Vectors:

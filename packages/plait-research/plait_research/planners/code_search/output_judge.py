@@ -14,7 +14,7 @@ from plait.core.flow import Context, StepFailed
 from plait.core.programs import Cell
 
 from .._functions import render_cell
-from .programs import Candidate, count_samples
+from .programs import Candidate, count_samples, read_cases
 
 __all__ = ["INPUTS", "OutputJudge", "read_inputs"]
 
@@ -64,16 +64,7 @@ Groups = Sequence[Sequence[Candidate]]
 
 def read_inputs(text: str, most: int) -> list[list[JsonValue]]:
     """Read the inputs that a model wrote, lines `{"args": […]}`; equal ones once."""
-    inputs: dict[str, list[JsonValue]] = {}
-    for line in text.splitlines():
-        start = line.find("{")
-        try:
-            value = json.loads(line[start:].strip().rstrip(",")) if start >= 0 else None
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and isinstance(value.get("args"), list):
-            inputs.setdefault(json.dumps(value["args"]), value["args"])
-    return list(inputs.values())[:most]
+    return list({json.dumps(args): args for args, _ in read_cases(text)}.values())[:most]
 
 
 class OutputJudge:

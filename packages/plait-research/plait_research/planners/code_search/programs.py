@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from plait.core.flow import Trajectory
 from plait.core.programs import Cell, has_returned
+from plait.core.tools.calls import loads
 
 __all__ = [
     "Candidate",
@@ -21,6 +22,7 @@ __all__ = [
     "format_trace",
     "list_passed",
     "mutate_inputs",
+    "read_cases",
     "read_tests",
 ]
 
@@ -108,15 +110,19 @@ def read_tests(text: str, most: int) -> list[Test]:
     """Read the tests that a model wrote: lines `{"args": […], "want": …}`; other lines are passed over, equal inputs
     taken once, and those that want nothing (`null`), which an empty function passes, left out."""
     tests: dict[str, Test] = {}
+    for args, want in read_cases(text):
+        if want is not None:
+            tests.setdefault(json.dumps(args), (args, want))
+    return list(tests.values())[:most]
+
+
+def read_cases(text: str) -> Iterator[tuple[list[JsonValue], JsonValue]]:
+    """Yield `args` and `want` of the lines `{"args": […], "want": …}` that a model wrote."""
     for line in text.splitlines():
         start = line.find("{")
-        try:
-            value = json.loads(line[start:].strip().rstrip(",")) if start >= 0 else None
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict) and isinstance(value.get("args"), list) and value.get("want") is not None:
-            tests.setdefault(json.dumps(value["args"]), (value["args"], value["want"]))
-    return list(tests.values())[:most]
+        value = loads(line[start:].strip().rstrip(",")) if start >= 0 else None
+        if isinstance(value, dict) and isinstance(args := value.get("args"), list):
+            yield args, value.get("want")
 
 
 def format_trace(program: str, reply: JsonValue) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from plait.core.declarations import Fidelity
 from plait.core.interfaces import Merge, Verdict
@@ -12,7 +11,7 @@ from plait.core.task import Task
 from plait.core.view import Branch
 from plait.policies._ballots import (
     Class,
-    OpenTally,
+    OpenVote,
     build_verdict,
     drop_ballots,
     format_names,
@@ -24,7 +23,7 @@ from plait.policies._ballots import (
 __all__ = ["ShortestMajority"]
 
 
-class ShortestMajority(Merge):
+class ShortestMajority(OpenVote, Merge):
     """Shortest Majority Vote (Zeng et al., arXiv 2502.12215): the answer with the largest c / log(l).
 
     c are its votes and l their mean length in tokens; the logarithm is of no less than e, so that answers of a token or
@@ -35,12 +34,6 @@ class ShortestMajority(Merge):
 
     fidelity = Fidelity("exact", paper="2502.12215")
     lost_in = ("erring_votes", "votes")
-
-    votes: ClassVar[bool] = True
-
-    def tally(self, task: Task) -> OpenTally:
-        """Return an empty tally for the rules that stop votes."""
-        return OpenTally(task)
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict; `why` has votes, mean lengths, margin and who was left out."""
