@@ -27,11 +27,11 @@ from .._shared import resources
 from .._shared.batch_streams import Inbox, TokenBatch
 from .._shared.kv_events import KvEvents
 from .._shared.options import takes
-from .engine_loader import broken, events_address
+from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
-from .vllm import REPORTS, Core
+from .vllm import REPORTS, Core, events_address
 from .vllm_process import first_line
 
 __all__ = ["Engine"]
@@ -105,9 +105,7 @@ class Engine(Worker):
         self._inbox = Inbox(loop)
         self._gone, self.lost = asyncio.Event(), ""
         self._folder = Path(tempfile.mkdtemp(prefix="plait-engine-"))
-        self._thread = threading.Thread(
-            target=self._main, args=(ready, self._folder), name=f"plait-{self.name}", daemon=True
-        )
+        self._thread = threading.Thread(target=self._main, args=(ready,), name=f"plait-{self.name}", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
         try:
@@ -249,10 +247,10 @@ class Engine(Worker):
         except Exception as error:  # vLLM's own classes change
             return as_failure(Rejected(f"the engine rejected the request: {first_line(error)}"))
 
-    def _main(self, ready: asyncio.Future[Core], folder: Path) -> None:
+    def _main(self, ready: asyncio.Future[Core]) -> None:
         """Run the engine's thread: build, then step while there is work, and sleep otherwise."""
         core: Core | None = None
-        inbox = self._inbox
+        inbox, folder = self._inbox, self._folder
         try:
             core = Core(self.options, folder, lambda: inbox.put(WorkerLost("")))
         # Also exceptions by which libraries end a process: the waiter for `ready` must receive them.

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, get_type_hints
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from plait.core.errors import EngineError
 
@@ -20,7 +16,7 @@ from .options import EngineOptions
 from .sampling_parameters import engine_arguments, lora_rank
 from .vllm_process import INSTALL, environment, explain, first_line
 
-__all__ = ["arguments", "broken", "events_address", "has_own_process", "load", "misfit", "prepare", "tokens_input"]
+__all__ = ["arguments", "broken", "has_own_process", "load", "misfit", "prepare", "tokens_input"]
 
 
 def broken(error: BaseException, model: str) -> EngineError:
@@ -79,15 +75,9 @@ def _head_sizes() -> Sequence[int]:
         return ()
 
 
-def load(
-    args: dict[str, Any],
-    extra: Mapping[str, Any] = MappingProxyType({}),
-    folder: Path | None = None,
-    process: CoreProcess | None = None,
-) -> tuple[Any, Any]:
-    """Return the module vllm and its engine. `extra` are arguments that the user gave (`engine_args`), `folder` is where
-    events of the prefix cache come from, `process` the one that EngineCore gets. Raises `EngineError`, or whatever
-    vLLM raises."""
+def load(args: dict[str, Any], given: Iterable[str] = (), process: CoreProcess | None = None) -> tuple[Any, Any]:
+    """Return the module vllm and its engine. `given` are the arguments that the user named himself (`engine_args`),
+    `process` the one that EngineCore gets. Raises `EngineError`, or whatever vLLM raises."""
     try:
         import vllm
     except ModuleNotFoundError as error:
@@ -98,12 +88,9 @@ def load(
     fix_attention()
     known = inspect.signature(vllm.EngineArgs).parameters
     asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner", "logprobs_mode": "processed_logprobs"}
-    if args.get("kv_events_config") and folder is not None:
-        args = {**args, "kv_events_config": _events_config(events_address(folder))}
+    asked |= dict.fromkeys(given, "engine_args")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        asked |= dict.fromkeys(extra, "engine_args")
-        args |= {name: _convert(vllm.EngineArgs, name, value) for name, value in extra.items()}
         taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
         if process is None:
             return vllm, vllm.LLMEngine.from_engine_args(taken)
@@ -117,8 +104,10 @@ def load(
 
 def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
     """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
-    codes = "speculative_config" not in spec.engine_args if spec.arithmetic is None else spec.arithmetic
-    return {
+    several = spec.tensor_parallel_size > 1 or "pipeline_parallel_size" in spec.engine_args
+    # vLLM does not combine speculation with a logits processor
+    codes = not (gpu or "speculative_config" in spec.engine_args) if spec.arithmetic is None else spec.arithmetic
+    given = {
         "model": model,
         "max_num_seqs": spec.slots,
         # -1: what the model allows and the cache holds
@@ -126,14 +115,11 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "seed": spec.seed,
         "dtype": spec.dtype if gpu else resources.cpu_dtype(spec.dtype),
         "tensor_parallel_size": spec.tensor_parallel_size,
-        "distributed_executor_backend": None
-        if spec.tensor_parallel_size > 1 or PIPELINE in spec.engine_args
-        else "uni",
+        "distributed_executor_backend": None if several else "uni",
         "scheduling_policy": "priority",
         "enable_prefix_caching": True,
         "disable_log_stats": True,
-        # vLLM does not combine speculation with a logits processor
-        "logits_processors": [PROCESSOR] if codes and (spec.arithmetic or not gpu) else None,
+        "logits_processors": [PROCESSOR] if codes else None,
         "use_tqdm_on_load": False,
         # -1: as many as a step asks for, up to the whole vocabulary
         "max_logprobs": -1,
@@ -151,36 +137,8 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         # together with some that have one.
         "max_loras": len(spec.lora) + 1 if rank else None,
         "max_lora_rank": rank,
-        "kv_events_config": True if spec.kv_events else None,
     }
-
-
-def events_address(folder: Path) -> str:
-    """Return the address at which an engine publishes the events of its prefix cache."""
-    return f"ipc://{folder}/events"
-
-
-def _convert(arguments: Any, name: str, value: Any) -> Any:
-    """Return the value of one of vLLM's arguments in its declared type. Raises `EngineError`."""
-    if (declared := get_type_hints(arguments).get(name)) is None:
-        return value
-    try:
-        return TypeAdapter(declared, config=LENIENT).validate_python(value)
-    except ValidationError as error:
-        raise EngineError(f"engine_args: {name}={value!r} does not fit: {error.errors()[0]['msg']}") from None
-
-
-LENIENT = ConfigDict(arbitrary_types_allowed=True)
-
-
-def _events_config(address: str) -> Any:
-    """Return the setting that makes vLLM publish prefix-cache events; `None` if it has none."""
-    try:
-        from vllm.config import KVEventsConfig
-
-        return KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=address)
-    except (ImportError, TypeError, ValueError):
-        return None
+    return given | spec.engine_args
 
 
 def tokens_input() -> Any:

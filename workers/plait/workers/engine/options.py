@@ -16,16 +16,20 @@ Named = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(va
 """A folder or an id; a `Path` is taken too."""
 
 
-OWN_OPTIONS = {
-    "model": "model", "max_num_seqs": "slots", "max_model_len": "max_model_len", "seed": "seed", "dtype": "dtype",
-    "tensor_parallel_size": "tensor_parallel_size", "kv_cache_memory_bytes": "kv_cache_memory_bytes",
-    "enable_lora": "lora", "max_loras": "lora", "max_lora_rank": "lora", "kv_events_config": "kv_events",
-    "logits_processors": "arithmetic", "logprobs_mode": "processed_logprobs",
-}  # fmt: skip
-"""Arguments of vLLM's engine that are options here."""
-REFUSED_ARGUMENTS = {
+FIXED_ARGUMENTS = {
+    "model": "it is an option",
+    "max_model_len": "it is an option",
+    "seed": "it is an option",
+    "dtype": "it is an option",
+    "tensor_parallel_size": "it is an option",
+    "kv_cache_memory_bytes": "it is an option",
+    "max_num_seqs": "set the option 'slots'",
+    "enable_lora": "set the option 'lora'",
+    "kv_events_config": "set the option 'kv_events'",
+    "logits_processors": "set the option 'arithmetic'",
+    "logprobs_mode": "set the option 'processed_logprobs'",
     "enable_prefix_caching": "plait places steps where their prefix is cached",
-    "scheduling_policy": "plait orders requests by priority",
+    "scheduling_policy": "plait gives requests priorities",
     "max_logprobs": "confidence and labels read the log-probabilities of the whole vocabulary",
     "stream_interval": "budgets and checkpoints count the tokens of every step",
     "skip_tokenizer_init": "plait tokenizes prompts with the engine's tokenizer",
@@ -33,15 +37,13 @@ REFUSED_ARGUMENTS = {
     "runner": "this worker generates text",
     "data_parallel_size": "plait distributes steps itself: start several engines",
 }
-"""Arguments of vLLM's engine on whose value plait relies, each with the reason."""
+"""Arguments of vLLM's engine on whose value plait relies, each with the reason or the option that sets it."""
 
 
 def _check_names(arguments: dict[str, Any]) -> dict[str, Any]:
     for name in arguments:
-        if name in OWN_OPTIONS:
-            raise ValueError(f"{name} is set by the option {OWN_OPTIONS[name]!r}")
-        if name in REFUSED_ARGUMENTS:
-            raise ValueError(f"{name} cannot be changed: {REFUSED_ARGUMENTS[name]}")
+        if name in FIXED_ARGUMENTS:
+            raise ValueError(f"cannot contain {name!r}: {FIXED_ARGUMENTS[name]}")
     return arguments
 
 

@@ -29,7 +29,7 @@ def flags(spec: EngineOptions, arguments: dict[str, Any], socket: str) -> list[s
     """Return the words of the server's command line. The model is served under the name that was asked for."""
     words = [f"--uds={socket}", f"--served-model-name={spec.model}"]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    for name, value in (arguments | spec.engine_args).items():
+    for name, value in arguments.items():
         flag = name.replace("_", "-")
         if value is None or name in _NOT_OF_A_SERVER:
             continue

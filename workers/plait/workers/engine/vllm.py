@@ -7,7 +7,6 @@ import copy
 import gc
 import inspect
 import logging
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +50,11 @@ ALIVE_STEPS = 256
 count as lost after some time."""
 
 
+def events_address(folder: Path) -> str:
+    """Return the address at which an engine publishes the events of its prefix cache."""
+    return f"ipc://{folder}/events"
+
+
 class Core:
     """vLLM's engine and the requests that are in it."""
 
@@ -92,7 +96,10 @@ class Core:
             raise
 
     def _build(self, spec: EngineOptions, args: dict[str, Any], folder: Path, report_end: Callable[[], None]) -> None:
-        vllm, self.engine = load(args, spec.engine_args, folder, self.process)
+        if spec.kv_events:
+            address = events_address(folder)
+            args["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": address}
+        vllm, self.engine = load(args, spec.engine_args, self.process)
         if self.process is not None:
             self.process.follow(self.engine, report_end)
         from vllm import sampling_params as settings
@@ -568,15 +575,9 @@ class Core:
         if self.process is not None:
             self.process.close()
             gc.unfreeze()
-            gc.collect()
-            return
-        if "vllm" in sys.modules:
-            with contextlib.suppress(Exception):
-                from vllm.distributed import cleanup_dist_env_and_memory
-
-                cleanup_dist_env_and_memory()
-            gc.collect()
-        Core._place.release()
+        else:
+            Core._place.release()
+        gc.collect()
 
 
 def _end_ids(generation: Mapping[str, Any], prompter: Prompter) -> tuple[int, ...]:
