@@ -1,5 +1,6 @@
 """A server of models without a model, which behaves as vLLM does: it answers what a message asks for, calls functions
-where it has to or the message is about the weather, and writes by a schema.
+where it has to or the message is about the weather, and writes by a schema. It thinks what stands in THINK<…>, and
+pauses between the pieces of a stream if it is asked to answer SLOWLY.
 
     python -m tests.conformance.upstream        prints its address
 
@@ -25,6 +26,10 @@ MODEL = "q"
 _ENDS = ("final_answer", "final_result", "submit", "finish")
 """Functions that agents offer to end with."""
 _SAY = re.compile(r"SAY<(.*?)>", re.DOTALL)
+_THINK = re.compile(r"THINK<(.*?)>", re.DOTALL)
+_SLOWLY = "SLOWLY"
+"""In a request: pause before each piece of the answer."""
+PAUSE_S = 0.03
 _DSPY = re.compile(r"\[\[ ## (\w+) ## \]\]")
 _WORDS: list[str] = ["</s>"]
 _TOKEN = re.compile(r"\s*\S+|\s+$")
@@ -107,6 +112,11 @@ def written(body: Mapping[str, Any]) -> str:
     return said[-1] if said else "It is sunny." if messages[-1]["role"] == "tool" else "All is fine."
 
 
+def thoughts(body: Mapping[str, Any]) -> list[str]:
+    """Return the tokens of the reasoning before an answer."""
+    return [token for text in _THINK.findall(text_of(body["messages"][-1])) for token in _TOKEN.findall(text)]
+
+
 def cut(body: Mapping[str, Any], text: str) -> tuple[list[str], str]:
     """Return the tokens of a text, as far as the body's limits let it come, and why it ends."""
     finish = "stop"
@@ -186,6 +196,7 @@ async def completions(request: Request) -> Response:
         choice: dict[str, Any] = {"index": place, "finish_reason": finish, "logprobs": None}
         if chat:
             choice["message"] = {"role": "assistant", "content": "".join(tokens) or None, "tool_calls": calls}
+            choice["message"]["reasoning"] = "".join(thoughts(body)) or None
             if wanted:
                 choice["logprobs"] = {"content": [scored(token, top) for token in tokens]}
         else:
@@ -205,7 +216,12 @@ def chat_chunks(
     found = []
     for place in range(body.get("n") or 1):
         deltas: list[Any] = [{"role": "assistant", "content": ""}]
-        deltas += [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(calls)]
+        deltas += [{"reasoning": token} for token in thoughts(body)]
+        for at, call in enumerate(calls):
+            begun = {**call, "function": {**call["function"], "arguments": ""}}
+            deltas.append({"tool_calls": [{"index": at, **begun}]})
+            pieces = _TOKEN.findall(call["function"]["arguments"])
+            deltas += [{"tool_calls": [{"index": at, "function": {"arguments": piece}}]} for piece in pieces]
         deltas += [{"content": token} for token in tokens]
         for delta in deltas:
             told = {"content": [scored(delta["content"], top)]} if wanted and delta.get("content") else None
@@ -224,7 +240,9 @@ async def streamed(
     head: Mapping[str, Any], body: Mapping[str, Any], choices: list[Any], count: int
 ) -> AsyncIterator[bytes]:
     """Yield the events of an answer."""
+    pause = PAUSE_S if _SLOWLY in json.dumps(body.get("messages", body.get("prompt"))) else 0.0
     for place, choice in enumerate(choices):
+        await asyncio.sleep(pause)
         more: dict[str, Any] = {}
         if body.get("return_token_ids"):
             choice["token_ids"] = encode(choice.get("text") or choice.get("delta", {}).get("content") or "")

@@ -150,6 +150,8 @@ class Progressed(_Record):
     """The lowest such mean of the attempt so far."""
     largest: int = 0
     """Of several reports sent as one: the tokens of the largest. 0 for a single report."""
+    reasoning: str = ""
+    """Reasoning that a server sends apart from the text, for those who follow the run."""
 
 
 @dataclass(slots=True)

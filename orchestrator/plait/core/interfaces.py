@@ -357,6 +357,8 @@ class Progress:
     """Mean confidence (nats) of the last full window, if `Sampling.window` asks for it."""
     lowest: float | None = None
     """The lowest such mean so far."""
+    reasoning: str = ""
+    """Reasoning that a server sends apart from the text. It comes before the text."""
 
 
 @runtime_checkable

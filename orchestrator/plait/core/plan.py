@@ -48,6 +48,10 @@ def _none_if_empty(value: object) -> object:
     return None if value == "" else value
 
 
+TURN = "turn"
+"""Role of a turn of an agent: its text is the answer's, unless the turn calls a tool."""
+
+
 class Step(Frozen):
     """One node of a plan."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self, cast
 
@@ -205,6 +205,15 @@ def substitute(value: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
 
 
 _OPENED = re.compile(r"\s*<think>")
+
+
+def opening(text: str, stops: Sequence[str]) -> str:
+    """Return the longest end of a text with which a stop text, or a tag, may begin."""
+    longest = max(map(len, stops), default=0) - 1
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(stop.startswith(text[-size:]) for stop in stops):
+            return text[-size:]
+    return ""
 
 
 def split_reasoning(text: str) -> tuple[str, str]:

@@ -190,11 +190,13 @@ class AguiWriter(StreamWriter):
                 yield from self._end_step(step)
             case ev.PartEnded(ev.AnswerText() | ev.ReasoningPart() as part):
                 yield from self._close(self._message_of(part))
-            case ev.PartEnded(ev.CallPart(call=call)):
+            case ev.PartBegan(ev.CallPart(call=call)):
                 yield from self._close_all()
                 yield self._event("ToolCallStart", tool_call_id=call.id, tool_call_name=call.function.name,
                                   parent_message_id=self._run.handle.run)  # fmt: skip
-                yield self._event("ToolCallArgs", tool_call_id=call.id, delta=call.function.arguments)
+            case ev.PartDelta(ev.CallPart(call=call), text) if text:
+                yield self._event("ToolCallArgs", tool_call_id=call.id, delta=text)
+            case ev.PartEnded(ev.CallPart(call=call)):
                 yield self._event("ToolCallEnd", tool_call_id=call.id)
             case ev.QuestionAsked(question) if question.id not in self._answered:
                 self.has_ended = True
@@ -219,7 +221,10 @@ class AguiWriter(StreamWriter):
             yield self._event(f"{kind}Content", message_id=message, delta=text)
 
     def _message_of(self, part: ev.AnswerPart) -> str:
-        return part.id or (self._text if isinstance(part, ev.AnswerText) else f"{self._text}:thoughts")
+        if not isinstance(part, ev.AnswerText):
+            return part.id or f"{self._run.handle.run}:thoughts"
+        self._text = f"{self._run.handle.run}:{part.index}" if part.follows else self._run.handle.run
+        return self._text
 
     def _close(self, message: str) -> Iterator[Any]:
         """End a message, if it is open."""

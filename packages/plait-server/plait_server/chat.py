@@ -22,6 +22,8 @@ from .tenants import ServedRun
 
 __all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
 
+TURN_SEPARATOR = "\n\n"
+"""Text between the turns of an agent."""
 _ROLE_AND_TEXT = frozenset(("role", "content"))
 
 
@@ -168,21 +170,35 @@ class ChatCompletions(ChunkDialect):
         match event:
             case ev.PartDelta(ev.AnswerText(), text):
                 yield self._delta(place, {"content": text})
+            case ev.PartBegan(ev.AnswerText(follows=True)):
+                yield self._delta(place, {"content": TURN_SEPARATOR})
             case ev.PartDelta(ev.ReasoningPart(), text):
-                yield self._delta(place, {"reasoning_content": text})
+                yield self._delta(place, _reasoning(text))
             case ev.PartDelta(ev.StepPart(id=step), text):
-                yield self._delta(place, {"reasoning_content": text}, plait={"step": {"id": step}})
+                yield self._delta(place, _reasoning(text), plait={"step": {"id": step}})
             case ev.PartBegan(ev.StepPart(step=step)) | ev.PartEnded(ev.StepPart(step=step)):
                 yield self._delta(place, {}, plait={"step": describe_step(step)})
-            case ev.PartEnded(ev.CallPart(call=call, number=number)):
-                made = {"index": number, **to_chat_call(call, self.body.custom_tools)}
-                yield self._delta(place, {"tool_calls": [made]})
+            case ev.PartBegan(ev.CallPart(call=call) as part) if not self._is_custom(part):
+                function = {"name": call.function.name, "arguments": ""}
+                yield self._call(place, part, {"id": call.id, "type": "function", "function": function})
+            case ev.PartDelta(ev.CallPart() as part, text) if not self._is_custom(part):
+                yield self._call(place, part, {"function": {"arguments": text}})
+            case ev.PartEnded(ev.CallPart(call=call) as part) if self._is_custom(part):
+                yield self._call(place, part, to_chat_call(call, self.body.custom_tools))
+            case ev.QuestionAsked(question):
+                yield self._delta(place, {}, plait={"question": question.model_dump(mode="json")})
             case ev.ChoiceEnded(answer, tokens):
                 yield self.chunk(_choice(place, {"delta": {}}, answer, tokens), answer)
             case ev.ChoiceFailed(error=error):
                 yield error.body()
             case _:
                 pass
+
+    def _is_custom(self, part: ev.CallPart) -> bool:
+        return part.call.function.name in self.body.custom_tools
+
+    def _call(self, place: int, part: ev.CallPart, call: Record) -> Record:
+        return self._delta(place, {"tool_calls": [{"index": part.number, **call}]})
 
     def _delta(self, place: int, delta: Record, **more: Any) -> Record:
         return self.chunk(_choice(place, {"delta": delta}), **more)
@@ -200,9 +216,12 @@ def _message(choice: ev.ServedChoice, custom: frozenset[str]) -> Record:
     message: Record = {"role": "assistant", "content": choice.text, "refusal": None}
     if choice.calls:
         message["tool_calls"] = [to_chat_call(call, custom) for call in choice.calls]
-    if choice.reasoning:
-        message["reasoning_content"] = choice.reasoning
-    return message
+    return {**message, **_reasoning(choice.reasoning)} if choice.reasoning else message
+
+
+def _reasoning(text: str) -> Record:
+    """Return reasoning by both names that clients read: DeepSeek's, and that of newer servers."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _usage(usage: Usage) -> Record:

@@ -12,7 +12,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .bodies import Body, BodyTable, ServedStrategy, StreamOptions
-from .chat import ChunkDialect
+from .chat import TURN_SEPARATOR, ChunkDialect
 from .dialect import Record
 from .errors import invalid, unsupported
 
@@ -102,8 +102,12 @@ class Completions(ChunkDialect):
     def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
         """Yield the records of an event of the choice at a position. This format has no place for steps."""
         match event:
+            case ev.PartBegan(ev.AnswerText(follows=True)):
+                yield self.chunk(_choice(place, TURN_SEPARATOR))
             case ev.PartDelta(ev.AnswerText(), text):
                 yield self.chunk(_choice(place, text))
+            case ev.QuestionAsked(question):
+                yield self.chunk(_choice(place, ""), plait={"question": question.model_dump(mode="json")})
             case ev.ChoiceEnded(answer, tokens):
                 yield self.chunk(_choice(place, "", answer, tokens), answer)
             case ev.ChoiceFailed(error=error):

@@ -182,6 +182,8 @@ class Messages(ApiDialect):
                 yield {"type": "content_block_delta", "index": part.index, "delta": delta}
             case ev.PartEnded(part):
                 yield {"type": "content_block_stop", "index": part.index}
+            case ev.QuestionAsked(question):
+                yield {"type": "ping", "plait": {"question": question.model_dump(mode="json")}}
             case ev.ChoiceEnded(answer):
                 delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
                 plait = describe_answer(answer, self.runs[0].steps)

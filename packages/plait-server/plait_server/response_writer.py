@@ -44,6 +44,9 @@ class ResponseWriter(StreamWriter):
             case ev.PartEnded(part):
                 yield from self._complete(event)
                 yield self._event("output_item.done", output_index=part.index, item=self._item_of(part))
+            case ev.QuestionAsked(question):
+                question = {"question": question.model_dump(mode="json")}
+                yield self._event("in_progress", response=self.response, plait=question)
             case ev.ChoiceEnded(answer):
                 self._summarize(answer)
                 self.response["status"] = "incomplete" if answer.cut else "completed"
@@ -102,7 +105,7 @@ class ResponseWriter(StreamWriter):
         name = self.response["id"]
         match part:
             case ev.AnswerText():
-                name = f"msg_{name.removeprefix('resp_')}"
+                name = f"msg_{name.removeprefix('resp_')}" + (f"_{part.index}" if part.follows else "")
                 return {"type": "message", "id": name, "status": "in_progress", "role": "assistant", "content": []}
             case ev.CallPart(call=call):
                 head = {"call_id": call.id, "name": call.function.name}

@@ -7,13 +7,13 @@ the calls of the client's functions. Each part begins, grows and ends; then the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
+from json import JSONDecoder
 from typing import Any, Literal, NamedTuple
 
-from plait.core.chat import MessageToolCall
+from plait.core.chat import FunctionCall, MessageToolCall, call_id
 from plait.core.errors import DependencyFailed
-from plait.core.ops import ModelCall
 from plait.core.record import StepRecord
 from plait.core.result import Token
 from plait.core.tools.calls import OPEN
@@ -24,14 +24,26 @@ from plait.runtime.client.handle import Handle
 
 from .errors import ApiError, of_failure, unsupported
 from .tenants import ServedRun
+from .text_splitter import Piece, TextSplitter
 
 __all__ = [
     "AnswerPart", "AnswerText", "CallPart", "ChoiceBuilder", "ChoiceEnded", "ChoiceEvent", "ChoiceFailed",
     "PartBegan", "PartDelta", "PartEnded", "QuestionAsked", "ReasoningPart", "ServedChoice", "StepPart",
-    "TextSplitter", "check_answer", "read_choice", "stream_choices", "stream_model_calls", "text_of_step",
+    "check_answer", "read_choice", "stream_choices", "stream_model_calls", "text_of_step",
 ]  # fmt: skip
 Follow = Literal["", "from_start", "from_now"]
-_THINK, _THINK_END = "<think>", "</think>"
+_WITHOUT_STEPS = ("text", "ask", "answer")
+_TYPED_STARTS = ("{", "<think>")
+"""Beginnings of a text that is read by a schema and streamed."""
+_HEAD_CHARS = 64
+_RESTARTED = {
+    False: (503, "answer_begun_anew", "the worker was lost while it answered, and its retry gave another text: send "
+                                      "the request again"),
+    True: (500, "answer_repaired", "the text that was streamed did not fit its schema, and its repair is another text: "
+                                   "send the request again without `stream`"),
+}  # fmt: skip
+"""Status, code and message of an answer that is another text than the one that was streamed; by whether it has a
+schema."""
 
 
 @dataclass(slots=True)
@@ -49,8 +61,12 @@ class AnswerPart:
         return "".join(self.pieces)
 
 
+@dataclass(slots=True)
 class AnswerText(AnswerPart):
-    """The text of the answer."""
+    """The text of the answer, or of a turn of an agent before its calls."""
+
+    follows: bool = False
+    """Whether the choice has text before it."""
 
 
 class ReasoningPart(AnswerPart):
@@ -144,25 +160,54 @@ class ServedChoice:
         return [part.call for part in self.parts if isinstance(part, CallPart)]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class ChoiceBuilder:
-    """Builds the events of one choice. `raw`: the text contains the reasoning and the calls."""
+    """Builds the events of one choice."""
 
-    def __init__(
-        self, *, reasoning: bool = True, must_call: bool = False, logprobs: bool = False, raw: bool = False
-    ) -> None:
-        self._wants_reasoning, self._must_call, self._logprobs, self._raw = reasoning, must_call, logprobs, raw
-        self._parts = 0
-        self._open: AnswerText | ReasoningPart | None = None
-        self._has_text = False
-        self._received: list[str] = []
-        """The text of the answer's model call so far."""
-        self._splitter = TextSplitter()
-        self._steps: dict[str, StepPart] = {}
+    run: str = ""
+    reasoning: bool = True
+    """Whether the client wants the reasoning."""
+    must_call: bool = False
+    logprobs: bool = False
+    raw: bool = False
+    """The text contains the reasoning and the calls."""
+    typed: bool = False
+    """The text is JSON of a schema."""
+    received: list[str] = field(default_factory=list[str])
+    """The text of the answer's model call so far."""
+    _head: str = ""
+    """The beginning of a text that is not streamed yet."""
+    _reasoning: str = ""
+    """Its reasoning so far, if the server sends it apart."""
+    _splitter: TextSplitter = field(default_factory=TextSplitter)
+    _is_turn: bool = False
+    """The text is a turn's of an agent, which calls functions of the server."""
+    _parts: int = 0
+    _calls: int = 0
+    """Calls whose part has begun."""
+    _open: AnswerText | ReasoningPart | CallPart | None = None
+    _has_text: bool = False
+    _steps: dict[str, StepPart] = field(default_factory=dict[str, StepPart])
 
-    def add_text(self, text: str) -> Iterator[ChoiceEvent]:
+    def begin_turn(self) -> Iterator[ChoiceEvent]:
+        """Begin the next turn of an agent."""
+        yield from self._close_part()
+        self.received, self._reasoning, self._splitter = [], "", TextSplitter()
+        self._is_turn, self.raw = True, False
+
+    def add_text(self, text: str, reasoning: str = "") -> Iterator[ChoiceEvent]:
         """Add text that the answer's model call generated."""
-        self._received.append(text)
-        yield from self._grow([("text", text)] if self._raw else self._splitter.feed(text))
+        if reasoning and not self.raw:
+            self._reasoning += reasoning
+            yield from self._grow([("reasoning", reasoning)])
+        if not text:
+            return
+        text, self._head = self._head + text, ""
+        if self.typed and not self.received and not text.lstrip().startswith(_TYPED_STARTS):
+            self._head = text[:_HEAD_CHARS]  # JSON within other text comes at the end, when its place is known
+            return
+        self.received.append(text)
+        yield from self._grow([("text", text)] if self.raw else self._splitter.feed(text))
 
     def add_step(self, step: StepRecord) -> Iterator[ChoiceEvent]:
         """Add a step that began or ended."""
@@ -182,27 +227,29 @@ class ChoiceBuilder:
 
     def end(self, answer: Answer) -> Iterator[ChoiceEvent]:
         """Yield the events that are still missing, with the end of the choice."""
-        written, turn, received = answer.written, answer.message, "".join(self._received)
-        restarted = not written.startswith(received) and bool(written or not answer.at_length)
+        turn, restarted = answer.message, self._is_other(answer)
+        if restarted and self._is_turn:
+            yield from self.begin_turn()
+            restarted = False
         if not restarted:
-            rest = written[len(received) :]
-            yield from self._grow([("text", rest)] if self._raw else self._rest(rest, turn.text, turn.reasoning))
+            yield from self._grow(self._rest(answer))
         try:
-            check_answer(answer, self._must_call)
+            check_answer(answer, self.must_call)
             if restarted:
-                raise ApiError(503, "the worker was lost while it answered, and its retry gave another text: send the "
-                               "request again", code="answer_begun_anew", retry=True)  # fmt: skip
-            tokens = describe_tokens(answer) if self._logprobs else None
+                status, code, message = _RESTARTED[self.typed]
+                raise ApiError(status, message, code=code, retry=True)
+            tokens = describe_tokens(answer) if self.logprobs else None
         except ApiError as error:
             yield ChoiceFailed(answer, error)
             return
-        calls = () if self._raw else turn.tool_calls
-        if not self._has_text and not calls:
+        calls = () if self.raw else turn.tool_calls[self._calls :]
+        if not self._has_text and not calls and not self._calls:
             yield from self._open_part(AnswerText)
         yield from self._close_part(tokens or (), answer.cut)
-        for number, call in enumerate(calls):
-            part = CallPart(self._next(), call.id, [call.function.arguments], call=call, number=number)
-            yield from (PartBegan(part), PartDelta(part, part.text), PartEnded(part))
+        for call in calls:
+            yield from self._begin_call(call)
+            yield from self._grow([("arguments", call.function.arguments)])
+            yield from self._close_part()
         yield ChoiceEnded(answer, tokens)
 
     def replay(self, answer: Answer, steps: bool = False) -> Iterator[ChoiceEvent]:
@@ -213,33 +260,72 @@ class ChoiceBuilder:
                 yield from (PartBegan(part), PartEnded(part))
         yield from self.end(answer)
 
-    def _rest(self, rest: str, text: str, reasoning: str) -> list[tuple[str, str]]:
-        """Return the pieces of text and reasoning that have not been streamed."""
-        if self._received:
-            return self._splitter.close(rest, text)
-        return [("reasoning", reasoning), ("text", text)]
+    def _is_other(self, answer: Answer) -> bool:
+        """Return whether an answer is another text than the one that was streamed."""
+        if answer.written.startswith("".join(self.received)) or not (answer.written or not answer.at_length):
+            return False
+        try:  # a model may write on behind its JSON
+            return not self.typed or JSONDecoder().raw_decode(self._splitter.sent.lstrip())[0] != answer.value
+        except ValueError:
+            return True
 
-    def _grow(self, pieces: Sequence[tuple[str, str]]) -> Iterator[ChoiceEvent]:
+    def _rest(self, answer: Answer) -> list[Piece]:
+        """Return the pieces of text and reasoning that have not been streamed."""
+        written, turn, received = answer.written, answer.message, "".join(self.received)
+        if self.raw:
+            return [("text", written[len(received) :])]
+        if received:
+            pieces = self._splitter.close(written[len(received) :], turn.text)
+            if isinstance(self._open, CallPart):  # the limit of tokens has cut it
+                pieces = [(kind, text.partition(OPEN)[0]) for kind, text in pieces]
+            return pieces
+        is_known = turn.reasoning.startswith(self._reasoning)
+        return [("reasoning", turn.reasoning[len(self._reasoning) :] if is_known else ""), ("text", turn.text)]
+
+    def _grow(self, pieces: Sequence[Piece]) -> Iterator[ChoiceEvent]:
         for kind, text in pieces:
-            cls = AnswerText if kind == "text" else ReasoningPart
-            if not text or (cls is ReasoningPart and not self._wants_reasoning):
-                continue
-            yield from self._open_part(cls)
-            assert self._open is not None
-            self._open.pieces.append(text)
-            yield PartDelta(self._open, text)
+            match kind:
+                case "call" if self._is_turn:
+                    yield from self._close_part()
+                case "call":
+                    call = MessageToolCall(id=call_id(self._calls + 1, self.run), function=FunctionCall(name=text))
+                    yield from self._begin_call(call)
+                case "ended":
+                    yield from self._close_part()
+                case "arguments" if self._is_turn and not isinstance(self._open, CallPart):
+                    continue
+                case "reasoning" if not self.reasoning:
+                    continue
+                case "text" | "reasoning" if text:
+                    yield from self._open_part(AnswerText if kind == "text" else ReasoningPart)
+                case _:
+                    pass
+            if text and kind in ("text", "reasoning", "arguments"):
+                assert self._open is not None
+                self._open.pieces.append(text)
+                yield PartDelta(self._open, text)
 
     def _open_part(self, cls: type[AnswerText | ReasoningPart]) -> Iterator[ChoiceEvent]:
         if not isinstance(self._open, cls):
             yield from self._close_part()
             self._open = cls(self._next())
-            self._has_text = self._has_text or cls is AnswerText
+            if isinstance(self._open, AnswerText):
+                self._open.follows, self._has_text = self._has_text, True
             yield PartBegan(self._open)
 
+    def _begin_call(self, call: MessageToolCall) -> Iterator[ChoiceEvent]:
+        yield from self._close_part()
+        self._open = CallPart(self._next(), call.id, call=call, number=self._calls)
+        self._calls += 1
+        yield PartBegan(self._open)
+
     def _close_part(self, tokens: Sequence[dict[str, Any]] = (), is_cut: bool = False) -> Iterator[ChoiceEvent]:
-        if self._open is not None:
-            yield PartEnded(self._open, tokens, is_cut)
-            self._open = None
+        part, self._open = self._open, None
+        if isinstance(part, CallPart):
+            function = FunctionCall(name=part.call.function.name, arguments=part.text)
+            part.call = part.call.model_copy(update={"function": function})
+        if part is not None:
+            yield PartEnded(part, tokens if isinstance(part, AnswerText) else (), is_cut)
 
     def _next(self) -> int:
         self._parts += 1
@@ -247,8 +333,14 @@ class ChoiceBuilder:
 
 
 def _builder(run: ServedRun, raw: bool) -> ChoiceBuilder:
-    wanted = {"reasoning": run.thoughts, "must_call": run.must_call, "logprobs": run.likeliest is not None}
-    return ChoiceBuilder(**wanted, raw=raw)
+    return ChoiceBuilder(
+        run=run.handle.run,
+        reasoning=run.thoughts,
+        must_call=run.must_call,
+        logprobs=run.likeliest is not None,
+        raw=raw,
+        typed=run.handle.request.output is not None,
+    )
 
 
 async def stream_model_calls(handle: Handle) -> None:
@@ -257,42 +349,59 @@ async def stream_model_calls(handle: Handle) -> None:
         assert isinstance(event, RunEnded)
 
 
+class RunReader:
+    """Makes the events of a choice from those of its run.
+
+    The answer's text is streamed if the plan's output is one model call, JSON by a schema included, and so is the text
+    of each turn of an agent, until the turn calls a tool; else it comes in one piece. A call that is retried is not
+    streamed further: the rest comes with the end. `skipped`: running steps whose text may have been streamed before.
+    """
+
+    def __init__(self, run: ServedRun, raw: bool, skipped: set[str]) -> None:
+        self._build, self._steps, self._skipped = _builder(run, raw), run.steps, skipped
+        self._output = f"{run.handle.run}:{run.handle.plan.output}"
+        self._has_turns = run.handle.request.output is None
+        self._attempt = 0
+
+    def read(self, event: RunEvent) -> Iterator[ChoiceEvent]:
+        """Yield the events that follow from an event of the run."""
+        match event:
+            case TextDelta(answer=True) if event.step not in self._skipped:
+                yield from self._add_text(event)
+            case TextDelta() if self._steps:
+                yield from self._build.add_step_text(event.step, event.reasoning + event.text)
+            case StepEvent(record=step) if self._steps and step.kind != "join":
+                if step.step == self._output and step.tries > 1:
+                    self._skipped.add(step.step)
+                if not event.answer or step.step in self._skipped:
+                    yield from self._build.add_step(step)
+            case ApprovalRequested(question=question):
+                yield QuestionAsked(question)
+            case RunEnded(answer=answer):
+                yield from self._build.end(answer)
+            case _:
+                pass
+
+    def _add_text(self, event: TextDelta) -> Iterator[ChoiceEvent]:
+        is_turn = self._has_turns and event.step != self._output
+        if event.attempt != self._attempt and (is_turn or not self._build.received):
+            self._attempt = event.attempt
+            yield from self._build.begin_turn() if is_turn else ()
+        if event.attempt == self._attempt:
+            yield from self._build.add_text(event.text, event.reasoning)
+
+
 async def stream_choice(run: ServedRun, raw: bool, follow: Follow) -> AsyncGenerator[ChoiceEvent, None]:
     """Yield the events of a run; those of its steps if the client wants them.
 
-    The answer's text is streamed if the plan's output is one model call; else it comes in one piece. A call that is
-    retried is not streamed further: the rest comes with the end.
-
     Closing the iterator cancels the run, unless `follow` is set: `from_start` yields all events, `from_now` the further
-    ones. Questions of tools are then yielded too. `from_now` does not know which text was already streamed, so the
-    answer comes in one piece.
+    ones.
     """
-    handle, steps = run.handle, run.steps
-    build = _builder(run, raw)
-    answering = "" if follow == "from_now" else _answering_step(handle)
-    attempt = 0
-    async for event in _read_events(run, follow):
-        made: Iterator[ChoiceEvent] = iter(())
-        match event:
-            case TextDelta() if event.step == answering:
-                attempt = attempt or event.attempt
-                if event.attempt == attempt:
-                    made = build.add_text(event.text)
-            case TextDelta() if steps:
-                made = build.add_step_text(event.step, event.text)
-            case StepEvent(record=step) if steps and step.kind != "join":
-                if step.step == answering and step.tries > 1:
-                    answering = ""
-                if step.step != answering:
-                    made = build.add_step(step)
-            case ApprovalRequested(question=question) if follow:
-                made = iter((QuestionAsked(question),))
-            case RunEnded(answer=answer):
-                made = build.end(answer)
-            case _:
-                pass
-        for result in made:
-            yield result
+    running = (step.step for step in run.handle.steps if step.state == "running")
+    reader = RunReader(run, raw, set(running if follow == "from_now" else ()))
+    async for event in run.handle.follow() if follow else run.handle.news(None if run.steps else _WITHOUT_STEPS):
+        for made in reader.read(event):
+            yield made
 
 
 async def stream_choices(
@@ -341,77 +450,6 @@ def read_choice(run: ServedRun, answer: Answer, raw: bool = False) -> ServedChoi
             case _:
                 pass
     raise AssertionError("a choice without an end")
-
-
-class TextSplitter:
-    """Separates reasoning (`<think>…</think>` at the beginning) and function calls from a text that arrives in pieces.
-    From a possible call on, the text is held back until the end; the answer's message then shows which part is text.
-    The streamed text is thus the message's text, however the pieces were cut."""
-
-    def __init__(self) -> None:
-        self._sent: list[str] = []
-        self._kind = ""
-        self._rest = ""
-        self._held = False
-
-    def feed(self, text: str, last: bool = False) -> list[tuple[str, str]]:
-        """Add a piece, and return those pieces of `text` and `reasoning` whose kind is now certain."""
-        self._rest += text
-        pieces: list[tuple[str, str]] = []
-        if not self._kind:
-            bare = self._rest.lstrip()
-            if bare.startswith(_THINK):
-                self._kind, self._rest = "reasoning", bare.removeprefix(_THINK).lstrip()
-            elif last or not _THINK.startswith(bare[: len(_THINK)]):
-                self._kind = "text"
-            else:
-                return pieces
-        if self._kind == "reasoning":
-            reasoning, end, rest = self._rest.partition(_THINK_END)
-            keep = 0 if end or last else _overlap(reasoning, _THINK_END)
-            sent = reasoning[: len(reasoning) - keep]
-            pieces += [("reasoning", sent)] if sent else []
-            self._rest = rest if end else reasoning[len(reasoning) - keep :]
-            if not end:
-                return pieces
-            self._kind, self._rest = "text", self._rest.lstrip()
-        if self._held:
-            return pieces
-        plain, call, _ = self._rest.partition(OPEN)
-        self._held = bool(call)
-        keep = 0 if call else _overlap(plain, OPEN)
-        sent = plain[: len(plain) - keep].rstrip()  # spaces before a call, or at the end, are perhaps no content
-        self._rest = self._rest[len(sent) :]
-        self._sent.append(sent)
-        return pieces + ([("text", sent)] if sent else [])
-
-    def close(self, rest: str, content: str) -> list[tuple[str, str]]:
-        """Take the last of the text and the message's content; return the pieces that have not been returned yet."""
-        pieces = self.feed(rest, last=True)
-        sent = "".join(self._sent)
-        more = content[len(sent) :] if content.startswith(sent) else ""
-        return pieces + ([("text", more)] if more else [])
-
-
-def _overlap(text: str, tag: str) -> int:
-    """Return the number of characters at the end of a text that may be the beginning of a tag."""
-    return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
-
-
-def _read_events(run: ServedRun, follow: Follow) -> AsyncIterator[RunEvent]:
-    """Return the events of a run: those for a further follower, or those that the client of the run wants."""
-    if follow:
-        return run.handle.follow()
-    return run.handle.news(None if run.steps else ("text", "answer"))
-
-
-def _answering_step(handle: Handle) -> str:
-    """Return the id of the step whose text is the answer's from its first character on; empty if none is."""
-    for step in handle.plan.steps:
-        is_output = step.name == handle.plan.output and not step.expands
-        if is_output and isinstance(step.op, ModelCall) and not step.op.after:
-            return f"{handle.run}:{step.name}"
-    return ""
 
 
 def check_answer(answer: Answer, must_call: bool = False) -> None:

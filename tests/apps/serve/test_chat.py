@@ -16,7 +16,8 @@ from plait.core.result import Failure
 from plait.runtime.client.answer import Answer
 from plait.workers.scripted import Reply, Scripted
 from plait_server.errors import ApiError
-from plait_server.stream_events import TextSplitter, check_answer
+from plait_server.stream_events import check_answer
+from plait_server.text_splitter import TextSplitter
 
 openai = pytest.importorskip("openai")
 
@@ -216,7 +217,11 @@ async def test_tools_are_called_by_the_client_and_their_results_go_on(serve, str
         said = await client.chat.completions.create(model="q", messages=messages, tools=_TOOLS, stream=stream)
         if stream:
             deltas = [chunk.choices[0] async for chunk in said]
-            calls = [call for each in deltas for call in each.delta.tool_calls or ()]
+            begun, *rest = [call for each in deltas for call in each.delta.tool_calls or ()]
+            for piece in rest:
+                assert (piece.index, piece.id) == (begun.index, None)
+                begun.function.arguments += piece.function.arguments
+            calls = [begun]
             text = "".join(each.delta.content or "" for each in deltas)
             thought = "".join(each.delta.model_extra.get("reasoning_content", "") for each in deltas)
             finish = deltas[-1].finish_reason

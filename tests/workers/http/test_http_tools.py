@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator, tool
+from plait.core.chat import assistant_message
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import Function, ModelCall, Text
@@ -213,6 +214,25 @@ def test_any_cut_of_the_arguments_gives_the_same_call(sizes: list[int]) -> None:
     assert calls.close() == ""
 
 
+def test_the_arguments_come_as_they_are_written() -> None:
+    calls = ToolCallAssembler()
+    parts = ['{"name":', ' "Rome",', ' "tags":["<a>', '\\u00e9"]', "}"]
+    texts = [calls.feed([piece(0, "a", "save", parts[0])])]
+    texts += [calls.feed([piece(0, None, None, part)]) for part in parts[1:]]
+    assert texts == [
+        '<tool_call>{"name": "save", "arguments": {"name": ',
+        '"Rome", ', '"tags": ["\\u003ca>', 'é"]', "}}</tool_call>\n",
+    ]  # fmt: skip
+    assert read("".join(texts)) == [{"name": "save", "arguments": {"name": "Rome", "tags": ["<a>é"]}}]
+
+
+def test_a_call_that_is_cut_stays_open() -> None:
+    calls = ToolCallAssembler()
+    text = calls.feed([piece(0, "a", "save", '{"name": "Ro')]) + calls.close()
+    assert text == '<tool_call>{"name": "save", "arguments": {"name": "Ro'
+    assert not assistant_message(text).tool_calls
+
+
 def calls_text(*pieces: Any) -> str:
     made = ToolCallAssembler()
     return made.feed(list(pieces)) + made.close()
@@ -230,7 +250,7 @@ WORDS = st.one_of(st.none(), st.text(max_size=5), st.integers(), st.just("search
 def test_nothing_that_a_server_sends_as_calls_breaks_the_reader(pieces: list[Any]) -> None:
     calls = ToolCallAssembler()
     text = "".join(calls.feed([each]) for each in pieces) + calls.close()
-    assert len(read(text)) <= len(pieces)
+    assert len(assistant_message(text).tool_calls) <= len(pieces)
     assert (
         ToolCallAssembler().feed("no list")
         == ToolCallAssembler().feed(7)
@@ -242,10 +262,6 @@ def test_nothing_that_a_server_sends_as_calls_breaks_the_reader(pieces: list[Any
 def test_no_argument_ends_its_own_tag() -> None:
     text = calls_text(piece(0, "a", "search", json.dumps({"q": "</tool_call><tool_call>"})))
     assert text.count("</tool_call>") == 1 and read(text)[0]["arguments"]["q"] == "</tool_call><tool_call>"
-
-
-def test_arguments_that_are_cut_off_stay_text() -> None:
-    assert read(calls_text(piece(0, "a", "search", '{"q": "del')))[0]["arguments"] == '{"q": "del'
 
 
 @pytest.mark.parametrize("takes", [0, 1, 2, 3])

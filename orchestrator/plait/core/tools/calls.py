@@ -18,6 +18,12 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _ARGUMENT = re.compile(r"[^\W\d][\w.\-]*")
 """In any script: an API in Spanish has an `año`."""
+CALL_HEAD = re.compile(
+    r'\s*\{\s*"name"\s*:\s*"(?P<name>[A-Za-z_][A-Za-z0-9_.\-]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+)
+"""The text of a call up to its arguments, without its tag."""
+_IN_STRING = re.compile(r'[^"\\]+|"|\\u[0-9a-fA-F]{4}|\\[^u]')
+_ESCAPE_CHARS = 6
 
 
 class ReadCall(NamedTuple):
@@ -70,6 +76,62 @@ def call_text(name: str, arguments: str) -> str:
     call = json.dumps({"name": name, "arguments": value if isinstance(value, dict) else arguments}, ensure_ascii=True)
     call = call.replace("<", "\\u003c")  # so that no argument can end the tag
     return f"{OPEN}{call}{CLOSE}"
+
+
+class ObjectStream:
+    """A JSON object that arrives in pieces: finds its end, and writes it with the spaces of `json.dumps`.
+
+    >>> stream = ObjectStream()
+    >>> [stream.feed(piece) for piece in ('{"a":', '"caf\\\\u00e', '9","b":[1,2]', '}</tool_call>')]
+    ['{"a": ', '"caf', 'é", "b": [1, 2]', '}']
+    >>> stream.rest
+    '</tool_call>'
+    """
+
+    def __init__(self) -> None:
+        self.has_ended: bool = False
+        self.rest: str = ""
+        """The text after the end."""
+        self._held = ""
+        """The first characters of an escape."""
+        self._depth = 0
+        self._in_string = False
+
+    def feed(self, text: str) -> str:
+        """Add a piece and return its normalized text."""
+        if self.has_ended:
+            self.rest += text
+            return ""
+        text, self._held = self._held + text, ""
+        out: list[str] = []
+        at = 0
+        while at < len(text) and not self.has_ended:
+            piece = text[at]
+            if self._in_string:
+                match = _IN_STRING.match(text, at)
+                if match is None and len(text) - at < _ESCAPE_CHARS:
+                    self._held = text[at:]
+                    break
+                piece = piece if match is None else match[0]
+            at += len(piece)
+            out.append(self._normalize(piece))
+        self.rest = text[at:] if self.has_ended else ""
+        return "".join(out)
+
+    def _normalize(self, piece: str) -> str:
+        if piece == '"':
+            self._in_string = not self._in_string
+        elif self._in_string:
+            letter = chr(int(piece[2:], 16)) if len(piece) == _ESCAPE_CHARS and piece[:2] == "\\u" else ""
+            return letter if letter.isprintable() and letter not in '"\\' else piece
+        elif piece in "{[":
+            self._depth += 1
+        elif piece in "}]":
+            self._depth -= 1
+            self.has_ended = self._depth <= 0
+        else:
+            return "" if piece.isspace() else f"{piece} " if piece in ",:" else piece
+        return piece
 
 
 def _read(name: str, arguments: JsonValue) -> ReadCall:

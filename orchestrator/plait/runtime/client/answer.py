@@ -24,7 +24,7 @@ from ...core.provenance import Provenance
 from ...core.record import StepRecord, steps_table
 from ...core.result import NO_USAGE, Failure, Finish, Token, Usage, as_failure
 from ...core.tools.context import Question
-from ...core.values import Frozen, as_text
+from ...core.values import Frozen, as_text, split_reasoning
 from ..runlog import RunRecord
 
 _SHOWN, _ROWS = 200, 10
@@ -89,6 +89,8 @@ class Answer(Frozen):
     """Whether the task can tell that the answer is right; `None` if it cannot tell."""
     value: JsonValue = None
     """The output step's value, as it is."""
+    json_text: str = ""
+    """The model's text of a value that is JSON, if one model call wrote it."""
     why: str = ""
     """How the answer was chosen, if it was chosen among several."""
     data: JsonValue = None
@@ -233,7 +235,7 @@ class Answer(Frozen):
         """The output as text, also where it was cut before it had its form."""
         if self.value is None and self.failure is not None and self.failure.code == CutInForm.code:
             return as_text(next(reversed(self.partial.values()), ""))
-        return "" if self.value is None else as_text(self.value)
+        return "" if self.value is None else self.json_text or as_text(self.value)
 
     @property
     def message(self) -> Message:
@@ -241,7 +243,8 @@ class Answer(Frozen):
         if self.value is None and self.at_length:
             return Message(role="assistant", content=self.written)
         if self.value is not None and not isinstance(self.value, str):
-            return Message(role="assistant", content=as_text(self.value), reasoning=self.reasoning)
+            reasoning, content = split_reasoning(self.written)
+            return Message(role="assistant", content=content.strip(), reasoning=self.reasoning or reasoning)
         message = assistant_message(self.text, of=self.run)
         fields = {"reasoning": self.reasoning or message.reasoning, "said": ""}
         return message.model_copy(update=fields)
@@ -321,6 +324,8 @@ class StepEvent(Frozen):
     """Seconds after the run began."""
     record: InstanceOf[StepRecord]
     """The step as it then was."""
+    answer: bool = False
+    """Whether its text is the answer's; see `TextDelta`."""
 
 
 class TextDelta(Frozen):
@@ -340,6 +345,10 @@ class TextDelta(Frozen):
     """Mean log-probability (nats) of the tokens of this text, if asked for."""
     attempt: int = 0
     """Which attempt at the step generated it. The text of another attempt does not continue that of the one before."""
+    reasoning: str = ""
+    """Reasoning that the server sends apart from the text. It comes before the text."""
+    answer: bool = False
+    """Whether the text is the answer's. The text of an agent's turn is, until the turn calls a tool."""
 
 
 class RunEnded(Frozen):

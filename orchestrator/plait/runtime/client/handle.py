@@ -18,12 +18,13 @@ from ...core.budget import Budget
 from ...core.causes import Cause
 from ...core.errors import RAISED, TaskError, UsageError
 from ...core.events import Action, Event, Finish as RunEnd, Progressed, Submitted
-from ...core.plan import Plan
+from ...core.plan import TURN, Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
 from ...core.request import Request
-from ...core.result import Finish, Result, Token, as_failure
+from ...core.result import Result, as_failure
 from ...core.task import Task
+from ...core.tools.calls import loads
 from ...core.tools.context import OPERATOR, Answerer, Question
 from ...core.values import split_reasoning
 from ...machine import Machine, Node, Run
@@ -74,12 +75,14 @@ class NewsQueue:
         item = unread.popleft()
         if not unread or not _is_plain_text(item):
             return item
-        texts = [item.text]
-        while unread and _is_plain_text(then := unread[0]) and then.step == item.step:
-            item = then
-            texts.append(item.text)
+        pieces = [item]
+        while unread and _is_plain_text(then := unread[0]) and then.attempt == item.attempt:
+            pieces.append(then)
             unread.popleft()
-        return item if len(texts) == 1 else item.model_copy(update={"text": "".join(texts)})
+        if len(pieces) == 1:
+            return item
+        joined = {name: "".join([getattr(piece, name) for piece in pieces]) for name in ("text", "reasoning")}
+        return pieces[-1].model_copy(update=joined)
 
 
 def _is_plain_text(item: RunEvent | BaseException) -> TypeGuard[TextDelta]:
@@ -286,7 +289,7 @@ class Handle:
         queue = NewsQueue()
         steps, at = self.steps, self._driver.now() - self.began
         for record in steps:
-            queue.put(StepEvent(at=at, record=record))
+            queue.put(_step_event(at, record, self._driver.machine))
         for question in self.questions:
             queue.put(ApprovalRequested(at=at, question=question))
         if not self._queues:
@@ -419,7 +422,7 @@ def _is_long(result: Result | None) -> bool:
 def news_of(delta: RunDelta, event: Event, began: float) -> list[RunEvent]:
     """Return the run events for an event of a run that began at `began`."""
     at = event.at - began
-    news: list[RunEvent] = [StepEvent(at=at, record=step) for _, step in delta.steps()] if delta.touched else []
+    news: list[RunEvent] = [_step_event(at, step, delta.machine) for _, step in delta.steps()] if delta.touched else []
     text = text_of(event, delta.machine, began) if isinstance(event, Progressed) else None
     return news if text is None else [*news, text]
 
@@ -439,7 +442,31 @@ def text_of(event: Progressed, machine: Machine, began: float) -> TextDelta | No
         tokens=attempt.generated,
         logprob=event.logprob,
         attempt=attempt.id,
+        reasoning=event.reasoning,
+        answer=writes_answer(attempt.node),
     )
+
+
+def _step_event(at: float, record: StepRecord, machine: Machine) -> StepEvent:
+    node = machine.nodes.get(record.step)
+    return StepEvent(at=at, record=record, answer=node is not None and writes_answer(node))
+
+
+def writes_answer(node: Node) -> bool:
+    """Return whether a step's text is the answer's from its first character on: the model call that is the output of
+    its plan, the one whose text is read by the form of the answer, or a turn of an agent."""
+    step, op, root = node.step, node.step.op, node.run.root
+    output = None if root is None else root.output
+    if output is None or op.kind != "think":
+        return False
+    form = node.run.request.output
+    if output is node:
+        return not step.expands and not op.after
+    if form is None:
+        # The turns of an agent within another have a prefix to their names.
+        return step.role == TURN and node.scope.owner is output and step.name.startswith(TURN)
+    is_read = output.deps == (node,) and op.kind == "think" and op.sampling.structured is not None
+    return is_read and not form.wrapped
 
 
 class Questions:
@@ -486,12 +513,7 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
         status=finish.status,
         answer=answer,
         verified=verified,
-        value=result.value if result is not None else None,
-        why=result.why if result is not None else "",
-        data=result.data if result is not None else None,
-        finish=_ended_by(result, nodes),
-        reasoning=_reasoning(result),
-        tokens=_tokens(result, nodes),
+        **({} if result is None else _output_fields(result, nodes)),
         anew=tuple(node.outcome.own.anew for node in nodes if node.outcome.own is not None and node.outcome.own.anew),
         failure=failure,
         partial=finish.partial,
@@ -501,30 +523,29 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
     )
 
 
-def _tokens(result: Result | None, nodes: Sequence[Node]) -> tuple[Token, ...]:
-    """Return the tokens of an output: its step's own, or those of the call whose text a join chose."""
-    if result is None or result.tokens:
-        return () if result is None else result.tokens
-    return next((call.tokens for call in _calls_that_wrote(result, nodes) if call.tokens), ())
-
-
-def _ended_by(result: Result | None, nodes: Sequence[Node]) -> Finish | None:
-    """Return how the text of an output ended: its step's own, or that of the call whose text a join chose."""
-    if result is None or result.finish != "stop":
-        return None if result is None else result.finish
-    ends = [call.finish for call in _calls_that_wrote(result, nodes)]
-    return "length" if ends and all(end == "length" for end in ends) else "stop"
+def _output_fields(result: Result, nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the fields of an answer that its output has: its step's own, or those of the call whose text a join
+    chose."""
+    writers = list(_calls_that_wrote(result, nodes))
+    is_cut = all(call.finish == "length" for call in writers) if writers and result.finish == "stop" else False
+    apart = split_reasoning(result.value)[0] if isinstance(result.value, str) else ""
+    return {
+        "value": result.value,
+        "json_text": writers[0].text if writers and not isinstance(result.value, str) else "",
+        "why": result.why,
+        "data": result.data,
+        "finish": "length" if is_cut else result.finish,
+        "reasoning": result.reasoning or apart or next((call.reasoning for call in writers), ""),
+        "tokens": result.tokens or next((call.tokens for call in writers if call.tokens), ()),
+    }
 
 
 def _calls_that_wrote(result: Result, nodes: Sequence[Node]) -> Iterator[Result]:
-    """Yield what model calls ended in that have written an output's text as it is."""
-    text = result.text.strip()
+    """Yield the results of the model calls that have written an output's text as it is, or the JSON of its value."""
+    text, is_json = result.text.strip(), isinstance(result.value, dict | list)
     for node in nodes:
-        if node.outcome.own is not None and node.step.op.kind == "think" and node.outcome.own.text.strip() == text:
-            yield node.outcome.own
-
-
-def _reasoning(result: Result | None) -> str:
-    if result is None:
-        return ""
-    return result.reasoning or (split_reasoning(result.value)[0] if isinstance(result.value, str) else "")
+        own = node.outcome.own
+        if own is None or node.step.op.kind != "think":
+            continue
+        if own.text.strip() == text or (is_json and loads(split_reasoning(own.text)[1]) == result.value):
+            yield own

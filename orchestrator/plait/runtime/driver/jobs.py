@@ -307,6 +307,7 @@ class JobTable:
                 ids=news.ids,
                 group=news.group,
                 lowest=news.lowest,
+                reasoning=news.reasoning,
             )
         )
 
@@ -327,9 +328,10 @@ def sound_news(item: Progress) -> Progress:
     tokens = item.tokens if type(item.tokens) is int and 0 <= item.tokens < MAX_COUNT else 0
     ids = item.ids if _are_ids(item.ids) else ()
     numbers = {name: None for name in ("logprob", "group", "lowest") if not _is_number(getattr(item, name))}
-    if text is item.text and tokens is item.tokens and ids is item.ids and not numbers:
+    reasoning = writable(item.reasoning)
+    if text is item.text and tokens is item.tokens and ids is item.ids and reasoning is item.reasoning and not numbers:
         return item
-    return replace(item, text=text, tokens=tokens, ids=ids, **numbers)
+    return replace(item, text=text, tokens=tokens, ids=ids, reasoning=reasoning, **numbers)
 
 
 def sound_cache(news: CacheUpdate) -> CacheUpdate:

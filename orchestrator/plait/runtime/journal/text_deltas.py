@@ -25,6 +25,7 @@ def merge_deltas(first: Progressed, then: Progressed) -> Progressed:
     return replace(
         then,
         text=first.text + then.text,
+        reasoning=first.reasoning + then.reasoning,
         tokens=tokens,
         logprob=logprob,
         ids=(*first.ids, *then.ids),

@@ -96,6 +96,7 @@ def together(news: Sequence[Progress]) -> Progress:
         tuple(itertools.chain.from_iterable(piece.ids for piece in news)),
         next((piece.group for piece in reversed(news) if piece.group is not None), None),
         next((piece.lowest for piece in reversed(news) if piece.lowest is not None), None),
+        "".join([piece.reasoning for piece in news]),
     )
 
 

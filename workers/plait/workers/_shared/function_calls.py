@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from plait.core.errors import EngineError
 from plait.core.ops import Function, ModelCall
 from plait.core.sampling import StructuredOutput
-from plait.core.tools.calls import CLOSE, OPEN, call_text
+from plait.core.tools.calls import CLOSE, OPEN, ObjectStream, call_text
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST = 64
+_ENDS = "{}}" + CLOSE
+_UNWRITABLE = re.compile("[<\ud800-\udfff]")
+"""Letters of arguments that are escaped: no argument may end the tag, and no half of a character may be written."""
 MOST_CALLS = 10_000
 """Of one answer; those beyond are left out."""
 
@@ -102,37 +105,45 @@ class _Open:
     id: str
     name: str
     arguments: str = ""
-    depth: int = 0
-    string: bool = False
-    escaped: bool = False
-    complete: bool = False
-    """The brackets of the arguments are closed."""
+    stream: ObjectStream = field(default_factory=ObjectStream)
+    unsent: str = ""
+    """Normalized arguments that `take` has not returned; none while the arguments are not an object."""
+    has_begun: bool = False
+    """`take` has returned the beginning."""
     told: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the brackets of the arguments are closed."""
+        return self.stream.has_ended
 
     def add(self, fragment: str) -> None:
         self.arguments += fragment
-        for letter in fragment:
-            if self.string:
-                if self.escaped or letter == "\\":
-                    self.escaped = not self.escaped
-                elif letter == '"':
-                    self.string = False
-            elif letter == '"':
-                self.string = True
-            elif letter in "{[":
-                self.depth += 1
-            elif letter in "}]":
-                self.depth -= 1
-                self.complete = self.complete or self.depth == 0
+        if self.arguments.lstrip()[:1] in ("{", "["):
+            self.unsent += self.stream.feed(fragment)
+
+    def take(self, name: str, ended: bool) -> str:
+        """Return the text of the call that is new."""
+        is_whole = (self.complete and bool(self.name)) or ended
+        if self.told or (is_whole and not self.has_begun):
+            self.told, text = True, "" if self.told else written(name, self.arguments)
+            return text
+        if not self.name or not (self.has_begun or self.unsent.startswith("{")):
+            return ""
+        text = "" if self.has_begun else call_text(name, "{}").removesuffix(_ENDS)
+        text += _UNWRITABLE.sub(lambda letter: f"\\u{ord(letter[0]):04x}", self.unsent)
+        self.has_begun, self.told, self.unsent = True, is_whole, ""
+        return text + ("}" + CLOSE + "\n" if self.complete else "")
 
 
 class ToolCallAssembler:
-    """The calls of one answer, put together from the pieces in which servers send them.
+    """The calls of one answer as text, put together from the pieces in which servers send them.
 
     OpenAI, llama.cpp and new releases of vLLM number the calls (`index`) and send id and name once; others repeat the
     name, empty or in full (SGLang, vLLM's last piece), send all calls under the same number, distinguished by their
     ids (LMDeploy) or by nothing but a name (Ollama), leave the number out (Gemini), begin at 1 (LiteLLM), or send
-    arguments as an object. A call is reported as soon as the brackets of its arguments are closed.
+    arguments as an object. The text of a call comes piece by piece, and ends when the brackets of its arguments are
+    closed. Arguments in one piece, and those that are not an object, are written by `call_text`.
     """
 
     def __init__(self, most: int = MOST_CALLS, names: Mapping[str, str] | None = None) -> None:
@@ -143,15 +154,15 @@ class ToolCallAssembler:
         self._at: dict[int, _Open] = {}
 
     def feed(self, pieces: object) -> str:
-        """Take the `tool_calls` of a piece or a whole message and return the text of the calls that are complete."""
+        """Take the `tool_calls` of a piece or a whole message and return the text of the calls that is new."""
         for piece in pieces if isinstance(pieces, Sequence) and not isinstance(pieces, str) else ():
             if isinstance(piece, Mapping):
                 self._take(piece)
-        return self._take_complete_calls(False)
+        return self._take_text(False)
 
     def close(self) -> str:
         """Return the text of the calls that are left, the answer having ended."""
-        return self._take_complete_calls(True)
+        return self._take_text(True)
 
     def _take(self, piece: Mapping[str, Any]) -> None:
         function = piece.get("function")
@@ -173,15 +184,13 @@ class ToolCallAssembler:
         if not call.told:
             call.add(fragment)
 
-    def _take_complete_calls(self, ended: bool) -> str:
-        """Return the text of the calls that are complete now, in order."""
+    def _take_text(self, ended: bool) -> str:
+        """Return the text of the calls that is new, in order."""
         out: list[str] = []
-        while self._calls and (ended or (self._calls[0].complete and self._calls[0].name) or self._calls[0].told):
+        while self._calls:
             call = self._calls[0]
-            if not call.told:
-                call.told = True
-                out.append(written(self._names.get(call.name, call.name), call.arguments))
-            if len(self._calls) == 1 and not ended:
+            out.append(call.take(self._names.get(call.name, call.name), ended))
+            if not call.told or (len(self._calls) == 1 and not ended):
                 break  # what comes next without a number may still be of it
             self._calls.pop(0)
         return "".join(out)

@@ -13,12 +13,3 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
         return None
     end, begin = min(ends)
     return begin, end
-
-
-def opening(text: str, stops: Sequence[str]) -> str:
-    """Return the longest end of a text with which a stop text may begin."""
-    longest = max(map(len, stops), default=0) - 1
-    for size in range(min(longest, len(text)), 0, -1):
-        if any(stop.startswith(text[-size:]) for stop in stops):
-            return text[-size:]
-    return ""

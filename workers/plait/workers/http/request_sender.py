@@ -525,7 +525,7 @@ def _report_figures(live: LiveJob, response: ResponseParser, progress: Progress)
     live.unreported.append(progress)
     tokens = sum(piece.tokens for piece in live.unreported) if live.job.report else 0
     if response.logprobs.is_due() or tokens >= REPORT_TOKENS:
-        live.report(replace(together(live.unreported), text=""))
+        live.report(replace(together(live.unreported), text="", reasoning=""))
         live.unreported.clear()
 
 

@@ -14,10 +14,9 @@ from typing import Any, Literal
 from plait.core.interfaces import Progress
 from plait.core.ops import ModelCall
 from plait.core.result import Finish, Result, Source, Sources, Usage
-from plait.core.values import split_reasoning, writable
+from plait.core.values import opening, split_reasoning, writable
 
 from .._shared.function_calls import MOST_CALLS, ToolCallAssembler, sent_names
-from .._shared.stop_texts import opening
 from .._shared.thoughts import CLOSE, OPEN
 from .logprob_trace import LogprobTrace
 from .request_body import ServerDialect, ServerError, finds_stops_itself
@@ -110,6 +109,8 @@ class ThoughtSplitter:
         """The text so far, until the block is over."""
         self._joiner = SurrogateJoiner()
         self._separate: list[str] = []
+        self.separate_piece: str = ""
+        """The last piece of thoughts in a field of their own."""
 
     @property
     def has_field(self) -> bool:
@@ -118,8 +119,8 @@ class ThoughtSplitter:
 
     def feed(self, text: str, thought: str, is_last: bool) -> bool:
         """Read a piece and return whether it is thought."""
-        if thought:
-            self._separate.append(self._joiner.feed(thought, is_last))
+        self.separate_piece = self._joiner.feed(thought, is_last) if thought else ""
+        self._separate += [self.separate_piece] if thought else []
         if self._block == "over" or not text:
             return bool(thought) and not text
         self._head += text
@@ -430,7 +431,14 @@ class ResponseParser:
         if not text and not tokens:
             return None
         mean = sum(scores) / len(scores) if scores else None
-        return Progress(text, tokens, mean, tuple(ids) if self._reports_ids else (), *self.logprobs.groups)
+        return Progress(
+            text,
+            tokens,
+            mean,
+            tuple(ids) if self._reports_ids else (),
+            *self.logprobs.groups,
+            self.thoughts.separate_piece,
+        )
 
     def _parse_end(self, choice: Mapping[str, Any]) -> None:
         for key in ("stop_reason", "matched_stop"):  # vLLM's name and SGLang's

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from plait.core.tools.calls import CLOSE, OPEN, loads, read_calls_in
+from plait.core.tools.calls import CALL_HEAD, CLOSE, OPEN, loads, read_calls_in
+from plait.core.values import opening
 
 __all__ = ["MAX_CHARS", "Misread", "NativeCalls"]
 
@@ -72,7 +73,11 @@ class NativeCalls:
         start = held.find(OPEN)
         if start < 0:
             return held
-        return held[:start] + ("".join(self._lines(loads(held[start + len(OPEN) :]))) or held[start:])
+        body = held[start + len(OPEN) :]
+        value = loads(body)
+        if value is None and (head := CALL_HEAD.match(body)):  # the text was cut within the arguments
+            value = {"name": head["name"], "arguments": body[head.end() :]}
+        return held[:start] + ("".join(self._lines(value)) or held[start:])
 
     def _tags(self) -> str:
         """Turn the tags that are complete into lines; keep back what may be the beginning of one."""
@@ -91,9 +96,8 @@ class NativeCalls:
             at = end + len(CLOSE)
             out.append("".join(self._lines(loads(body))) or self._held[start:at])
         rest = self._held[at:]
-        keep = next((n for n in range(min(len(OPEN) - 1, len(rest)), 0, -1) if OPEN.startswith(rest[-n:])), 0)
-        self._held = rest[len(rest) - keep :]
-        return "".join(out) + rest[: len(rest) - keep]
+        self._held = opening(rest, [OPEN])
+        return "".join(out) + rest[: len(rest) - len(self._held)]
 
     def _lines(self, value: JsonValue) -> Iterator[str]:
         for name, arguments, why in read_calls_in(value):

@@ -164,6 +164,7 @@ class React(ReactOptions):
                 logprobs=1 if self.n > 1 else self.turn.logprobs or 0,
                 expands=reads,
                 state=state,
+                role=self.turn_role,
             )
 
         if self.n == 1:

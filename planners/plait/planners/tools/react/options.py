@@ -11,6 +11,7 @@ from plait.core.agent import Agent
 from plait.core.call_config import CallConfig
 from plait.core.interfaces import PlanningContext
 from plait.core.ops import Plugin
+from plait.core.plan import TURN
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import CallRequest, read_calls
 from plait.core.vocabulary import MaxTools, MergeOption, N
@@ -49,6 +50,11 @@ class ReactOptions(ToolTurns):
         if self.n > 1 and not self.turn.temperature:
             raise ValueError(f"{self.n} samples that vote need a temperature: give turn.temperature, such as 0.7")
         return self
+
+    @property
+    def turn_role(self) -> str:
+        """The role of a turn's step."""
+        return TURN if self.n == 1 and self.dialect == "native" else ""
 
     def asked_agent(self, call: CallRequest) -> tuple[Agent, str] | None:
         """Return the agent that a call asks, and what; `None` for a call that asks none."""
