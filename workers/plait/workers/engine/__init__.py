@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,14 +35,6 @@ from .vllm import REPORTS, Core, events_address
 from .vllm_process import first_line
 
 __all__ = ["Engine"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reload:
-    """An order to take other weights."""
-
-    folder: str
-    done: asyncio.Future[None]
 
 
 @takes(EngineOptions)
@@ -87,7 +79,7 @@ class Engine(Worker):
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
         self._folder = Path()
-        self._inbox: Inbox[EngineRequest | Reload | WorkerLost | str | None] = Inbox()
+        self._inbox: Inbox[EngineRequest | tuple[str, Future[None]] | WorkerLost | str | None] = Inbox()
         self._thread: threading.Thread | None = None
         self._orders: dict[int, EngineRequest] = {}
         self._keys = itertools.count(1)
@@ -155,14 +147,13 @@ class Engine(Worker):
     async def reload(self, folder: str | Path) -> None:
         """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
         be loaded, and while requests are running: their caches belong to the old weights."""
-        loop = asyncio.get_running_loop()
         if self._core is None or self.lost:
             raise EngineError(self.lost or f"the engine {self.name!r} is not running")
         if self._orders:
             raise EngineError(f"the engine {self.name!r} has {len(self._orders)} running requests: let them end first")
-        order = Reload(str(folder), loop.create_future())
-        self._inbox.put(order)
-        await order.done
+        done = Future[None]()
+        self._inbox.put((str(folder), done))
+        await asyncio.wrap_future(done)
         self.identity = await asyncio.to_thread(resources.identity, [str(folder), *self.options.lora.values()])
 
     async def count_tokens(self, op: ModelCall) -> int | None:
@@ -289,8 +280,12 @@ class Engine(Worker):
                     core.abort(order, news)
                 case EngineRequest():
                     core.add(order, news)
-                case Reload():
-                    self._reload(core, order)
+                case (folder, done):
+                    if done.set_running_or_notify_cancel():
+                        try:
+                            done.set_result(core.reload(folder))
+                        except EngineError as error:
+                            done.set_exception(error)
                 case WorkerLost():
                     raise order
         if core.process is not None:
@@ -305,19 +300,6 @@ class Engine(Worker):
             else:
                 self._inbox.call(lambda: self._tell(checkpoint))
         return True
-
-    def _reload(self, core: Core, order: Reload) -> None:
-        done, error = order.done, None
-        try:
-            core.reload(order.folder)
-        except EngineError as failed:
-            error = failed
-
-        def tell() -> None:
-            if not done.done():
-                done.set_result(None) if error is None else done.set_exception(error)
-
-        self._inbox.call(tell)
 
     def _tell(self, checkpoint: TokenBatch) -> None:
         """On the loop: pass each job its part of a checkpoint."""

@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import connection, spawn
@@ -49,11 +48,6 @@ class CoreProcess:
         self._nothing: Any = None
         """vLLM's client of the process, and outputs of no step."""
 
-    @property
-    def pids(self) -> list[int]:
-        """Return the ids of the processes."""
-        return [process.pid for process in self._client.resources.engine_manager.processes]
-
     @contextlib.contextmanager
     def starting(self, config: Any) -> Iterator[None]:
         """Let vLLM start the process of this configuration within the block. A failure is raised with the cause that
@@ -80,9 +74,7 @@ class CoreProcess:
             sentinels, answers = client.resources.engine_manager.sentinels(), client.utility_results
             client.outputs_queue.put_nowait(self._nothing)
         except (AttributeError, ImportError) as error:
-            raise EngineError(
-                f"plait cannot follow this vLLM in another process ({error}): set process=shared"
-            ) from None
+            raise EngineError(f"plait cannot follow this vLLM's process ({error}): set process=shared") from None
 
         def wait() -> None:
             connection.wait(sentinels)
@@ -105,15 +97,14 @@ class CoreProcess:
 
     def explain_end(self) -> str:
         """Return why the process ended, and what to do."""
-        deadline = time.monotonic() + EXIT_WAIT_S
-        while (cause := self._read_cause()) is None and time.monotonic() < deadline:
-            if ended := self._client.resources.engine_manager.finished_procs():
-                code = next(iter(ended.values()))
-                name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
-                return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"
-            time.sleep(0.01)
-        return f"{type(cause).__name__}: {cause}" if cause is not None else "its process does not answer"
+        if (cause := self._read_cause()) is not None:
+            return f"{type(cause).__name__}: {cause}"
+        (process, *_) = self._client.resources.engine_manager.processes
+        process.join(EXIT_WAIT_S)
+        code = process.exitcode or 0
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
+        return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"
 
     def close(self) -> None:
         """Close what vLLM's client leaves open. After the client was shut down."""
@@ -149,8 +140,7 @@ def _install() -> None:
 
     if EngineCoreProc.run_engine_core is run_core:
         return
-    _originals.append(EngineCoreProc.run_engine_core)
-    EngineCoreProc.run_engine_core = run_core
+    EngineCoreProc.run_engine_core, run_core.original = run_core, EngineCoreProc.run_engine_core
     prepare = spawn.get_preparation_data
 
     def prepare_without_main(name: str) -> dict[str, Any]:
@@ -163,9 +153,6 @@ def _install() -> None:
     spawn.get_preparation_data = prepare_without_main
 
 
-_originals: list[Callable[..., None]] = []
-
-
 # --- inside the process ---
 
 
@@ -173,7 +160,7 @@ def run_core(*args: Any, **kwargs: Any) -> None:
     """Run vLLM's EngineCore as the main function of its process."""
     from vllm.v1.engine import core
 
-    original = (_originals or [core.EngineCoreProc.run_engine_core])[0]
+    original = getattr(run_core, "original", core.EngineCoreProc.run_engine_core)
     folder = getattr(kwargs.get("vllm_config"), FOLDER, None)
     if folder is None:  # started by other code that uses vLLM
         return original(*args, **kwargs)

@@ -16,7 +16,7 @@ from .options import EngineOptions
 from .sampling_parameters import engine_arguments, lora_rank
 from .vllm_process import INSTALL, environment, explain, first_line
 
-__all__ = ["arguments", "broken", "has_own_process", "load", "misfit", "prepare", "tokens_input"]
+__all__ = ["arguments", "broken", "has_own_process", "load", "misfit", "prepare"]
 
 
 def broken(error: BaseException, model: str) -> EngineError:
@@ -139,14 +139,3 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "max_lora_rank": rank,
     }
     return given | spec.engine_args
-
-
-def tokens_input() -> Any:
-    """Return the function that makes an engine input of token ids."""
-    from vllm import inputs
-
-    return getattr(inputs, "tokens_input", None) or _plain_input
-
-
-def _plain_input(ids: list[int], cache_salt: str | None = None) -> dict[str, Any]:
-    return {"prompt_token_ids": ids} | ({"cache_salt": cache_salt} if cache_salt else {})

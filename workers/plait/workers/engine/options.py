@@ -16,13 +16,9 @@ Named = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(va
 """A folder or an id; a `Path` is taken too."""
 
 
-FIXED_ARGUMENTS = {
-    "model": "it is an option",
-    "max_model_len": "it is an option",
-    "seed": "it is an option",
-    "dtype": "it is an option",
-    "tensor_parallel_size": "it is an option",
-    "kv_cache_memory_bytes": "it is an option",
+FIXED_ARGUMENTS = dict.fromkeys(
+    ("dtype", "kv_cache_memory_bytes", "max_model_len", "model", "seed", "tensor_parallel_size"), "it is an option"
+) | {
     "max_num_seqs": "set the option 'slots'",
     "enable_lora": "set the option 'lora'",
     "kv_events_config": "set the option 'kv_events'",

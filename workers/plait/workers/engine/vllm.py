@@ -27,7 +27,7 @@ from .._shared.prompt import Prompter
 from .._shared.stop_texts import first_stop
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
 from .core_process import COUNTERS, CoreProcess
-from .engine_loader import has_own_process, load, prepare, tokens_input
+from .engine_loader import has_own_process, load, prepare
 from .options import EngineOptions
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 from .sampling_parameters import EXTRA, Abilities, settled
@@ -133,7 +133,7 @@ class Core:
         self.ends = _end_ids(generation, self.prompter)
         adding = inspect.signature(engine.add_request).parameters
         self.able.need("priority", "priority" in adding)
-        self._tokens_input = tokens_input()
+        self._tokens_input = vllm.inputs.tokens_input
         self._salted = "cache_salt" in inspect.signature(self._tokens_input).parameters
         self._taps = self._tap()
         self._inner_core: Any = getattr(engine.engine_core, "engine_core", None)
