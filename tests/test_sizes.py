@@ -10,9 +10,10 @@ import pytest
 from scripts.checkout import ROOTS, SIDE
 from tests.test_architecture import ROOT, sources
 
-MAX_PLAIT_LINES = 71_600
-MAX_LIBRARY_LINES = 59_200
-MAX_ALL_LINES = 98_000
+# The last rise: an engine whose EngineCore has a process of its own (`engine/core_process.py`, 200 lines).
+MAX_PLAIT_LINES = 71_650
+MAX_LIBRARY_LINES = 59_480
+MAX_ALL_LINES = 98_270
 APPLICATIONS = "orchestrator/plait/apps/"
 
 

@@ -288,36 +288,13 @@ class Core:
 
     def step(self, news: EngineOutputs) -> TokenBatch | None:
         """Run one step of vLLM, and add its output; return the checkpoint, if one is due."""
-        before = self.counts["steps"]
-        outputs = self.engine.step()
-        counts = self.counts
+        counts, before = self.counts, self.counts["steps"]
+        for output in self.engine.step():
+            if (order := self.running.get(output.request_id)) is not None:
+                self._receive(order, output, news)
         counts["steps"] += not self._taps
         if counts["steps"] == before:
             return None
-        for output in outputs:
-            order = self.running.get(output.request_id)
-            if order is None:
-                continue
-            piece = output.outputs[0]
-            new = len(piece.token_ids)
-            order.cached = getattr(output, "num_cached_tokens", 0) or 0
-            if order.deltas:
-                order.ids += piece.token_ids
-                order.text += order.fresh(piece.text)
-            else:
-                order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
-            # Without the taps tokens are counted here, which misses those of cancelled requests.
-            if not self._taps:
-                counts["generated"] += new
-                order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
-            if order.joint and self._joined(order, output.finished):
-                if not output.finished:
-                    self.engine.abort_request([order.key])
-                self._end(order, news, "joined", None)
-            elif output.finished:
-                self._end(order, news, piece.finish_reason, piece.stop_reason)
-            elif order.streams:
-                self._tell(order, news, order.ids)
         if counts["steps"] % REPORTS == 0:
             self._report_silent(news)
         # A checkpoint reports every request. Between checkpoints, only those with a full window of confidence report.
@@ -328,6 +305,28 @@ class Core:
                     self._peek(order, news)
             return None
         return self._account(news)
+
+    def _receive(self, order: EngineRequest, output: Any, news: EngineOutputs) -> None:
+        """Add one step's output to a request, and report it."""
+        piece = output.outputs[0]
+        order.cached = getattr(output, "num_cached_tokens", 0) or 0
+        if order.deltas:
+            order.ids += piece.token_ids
+            order.text += order.fresh(piece.text)
+        else:
+            order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
+        # Without the taps tokens are counted here, which misses those of cancelled requests.
+        if not self._taps:
+            self.counts["generated"] += len(piece.token_ids)
+            order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
+        if order.joint and self._joined(order, output.finished):
+            if not output.finished:
+                self.engine.abort_request([order.key])
+            self._end(order, news, "joined", None)
+        elif output.finished:
+            self._end(order, news, piece.finish_reason, piece.stop_reason)
+        elif order.streams:
+            self._tell(order, news, order.ids)
 
     def _account(self, news: EngineOutputs) -> TokenBatch:
         """Report the progress of all requests that otherwise report only their end."""

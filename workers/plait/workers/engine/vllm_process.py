@@ -29,8 +29,8 @@ def environment(threads: int, *, forced: bool, cores: Sequence[int] | None, loca
     put("OMP_WAIT_POLICY", "PASSIVE")
     # it warns before it has read its own variables
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
-    # Whether EngineCore has a process is an argument of ours. With "1", vLLM would give an engine on a CPU a second
-    # process behind that one, and both wait by spinning.
+    # plait decides by an argument whether EngineCore has a process. With "1", vLLM would give an engine on a CPU a
+    # second process behind that one, and both wait by spinning.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     put("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would copy this process's threads, and the locks they hold
     if local:
