@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from plait import Orchestrator
 from plait.core.call_config import CallConfig
-from plait.planners.effort.route import Route
 from plait.workers.scripted import Reply, Scripted
+from plait_research.planners.route_features import RouteFeatures
 from plait_research.planners.scale import Scale
 from plait_research.planners.ssr import SSR
 from plait_research.planners.takeover import Takeover
@@ -73,7 +73,7 @@ def main() -> None:
         ]
     )
     with Orchestrator(workers=[puzzle]) as plait:
-        answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=Route(criterion="features"))
+        answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=RouteFeatures())
     calls = sum(step.kind == "think" for step in answer.report.steps)
     print(f"Route: {'right' if answer.verified else 'wrong'} after {calls} calls")
 

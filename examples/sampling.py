@@ -46,7 +46,7 @@ def main() -> None:
         Plugin(name="deepprune", options={"n": 4, "draft": {"max_tokens": 3}}),
         Plugin(name="mars", options={"n": 6, "warmup": 3, "draft": {"max_tokens": 6}}),
         Plugin(name="fixed", options={"graph": STEPS}),
-        Plugin(name="route", options={"criterion": "record", "candidates": KNOWN}),
+        Plugin(name="route-record", options={"candidates": KNOWN}),
     ]
     for way in ways:
         with Orchestrator(workers=model()) as plait:
@@ -63,4 +63,4 @@ if __name__ == "__main__":
 # prints "adaptive: 42, 16 calls"
 # prints "deepprune: 42, 9 calls"
 # prints "fixed: 42, 2 calls"
-# prints "route: 42, 3 calls"
+# prints "route-record: 42, 3 calls"

@@ -6,8 +6,8 @@ from city_tools import population
 
 from plait import Orchestrator
 from plait.core.call_config import CallConfig
-from plait.planners.effort.speculate import Speculate
 from plait.workers.scripted import Reply, Scripted
+from plait_research.planners.speculate import Speculate
 
 ROME = '<tool_call>{"name": "population", "arguments": {"city": "Rome"}}</tool_call>'
 PARIS = '<tool_call>{"name": "population", "arguments": {"city": "Paris"}}</tool_call>'

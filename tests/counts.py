@@ -33,6 +33,7 @@ from .apps.serve import hostile_bodies, test_mutants, test_no_client_stalls, tes
 from .faults import test_hosts, world
 from .faults.ray_world import RayWorld, ray_faults, why_no_ray
 from .trust import test_damaged_journals, test_damaged_rows
+from .world import test_world
 
 KEPT = Path(__file__).resolve().parents[1] / "build" / "counts"
 
@@ -104,6 +105,12 @@ def _ray_faults(numbers: range, folder: Path) -> dict[str, Any]:
     return test_hosts.tried(RayWorld, ray_faults, len(numbers), 29 + numbers.start)
 
 
+def _world(numbers: range, folder: Path) -> dict[str, Any]:
+    if reason := test_hosts.why_not():
+        raise RuntimeError(reason)
+    return test_world.tried(len(numbers), 44 + numbers.start)
+
+
 COUNTS = {
     "rights": Count(100_000, 1_000, _rights),
     "doors": Count(100_000, 2_000, _doors),
@@ -115,6 +122,7 @@ COUNTS = {
     "signals": Count(len(hostile_bodies.BODIES), 5, _signals),
     "faults": Count(200, 40, _faults),
     "ray-faults": Count(36, 12, _ray_faults),
+    "world": Count(500, 50, _world),
 }
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from pathlib import Path
+
+from plait.runtime.plugins.entry_points import GROUPS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,7 +28,12 @@ def module_names(folder: str) -> list[str]:
 
 
 def sharing(module: str) -> list[str]:
-    """Return the classes of the plugins that share a file of `plait.policies`, by its `SHARED`."""
+    """Return the classes of the plugins that share a file: of `plait.policies` by its `SHARED`, of a side distribution
+    by its entry points."""
+    if not module.startswith("plait."):
+        entries = [entry for group in GROUPS.values() for entry in importlib.metadata.entry_points(group=group)]
+        offered = {entry.attr for entry in entries if entry.module == module}
+        return list(offered) if len(offered) > 1 else []
     family, _, file = module.rpartition(".")
     homes: dict[str, str] = {}
     if family.startswith("plait.policies."):

@@ -48,9 +48,9 @@ PLUGINS: dict[str, type] = {
     "orchestrator/plait/tasks": task.Task,
     "packages/plait-bench/plait_bench/tasks": task.Task,
     "packages/plait-research/plait_research/planners": interfaces.Planner,
+    "packages/plait-research/plait_research/policies/allocate": interfaces.Merge,
     "packages/plait-research/plait_research/policies/merge": interfaces.Merge,
     "packages/plait-research/plait_research/policies/prune": interfaces.Policy,
-    "packages/plait-research/plait_research/policies/stop": interfaces.Policy,
     "workers/plait/workers": interfaces.Worker,
 }
 OF_SIDE = tuple(root.rpartition("/")[2].replace("-", "_") for root in SIDE)

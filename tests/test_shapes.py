@@ -117,7 +117,7 @@ LARGER: dict[str, int] = {
     "plait.policies.merge.splice.Splice.merge": 20,
     "plait.policies.schedule.gang.Gang.place": 16,
     "plait.policies.schedule.predictive.Predictive.place": 17,
-    "plait_research.policies.search._leaf_selection.select_by_program": 21,
+    "plait_research.policies.search.leaf_sampling.select_by_program": 21,
     "plait_research.policies.search.ets.Ets.select_leaves": 22,
     "plait.runtime.client.answer._waited_for": 18,
     "plait.runtime.client.client.AsyncOrchestrator._submit": 20,

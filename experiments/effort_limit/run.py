@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plait.core.features import features
 from plait.runtime.client.config import BUNDLED_MODEL
+from plait_research.route.features import features
 from training.arithmetic.evaluate import values
 from training.export import load
 from training.generate import Trace, add_search

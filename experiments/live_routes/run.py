@@ -1,4 +1,4 @@
-"""What does `route` lose while it learns from live traffic which model is best?
+"""What does `route-record` lose while it learns from live traffic which model is best?
 
 Recorded verdicts of real models are played as traffic: each request goes to the model that the planner draws, and the
 verdict of that model on that question is counted, as `learn` does. No model runs. `--clones FOLDER` reads the
@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from plait.core.ops import Plugin
-from plait.core.routing import Tier
-from plait.planners.effort.route import Route
+from plait_research.planners.route_record import RouteRecord
+from plait_research.route.ranking import Tier
 from plait_research.samples.recordings import recorded_samples
 
 __all__ = ["HERE", "REQUESTS", "collect", "main", "page_of", "play", "plays"]
@@ -67,9 +67,7 @@ def play(verdicts: Verdicts, options: Mapping[str, Any], seed: int) -> dict[str,
     order = rng.sample(range(count), count)
     order = (order * (1 + (REQUESTS + LATER) // count))[: REQUESTS + LATER]
     tiers = tuple(Tier(planner=Plugin(name="single", options={"model": name})) for name in names)
-    route = Route.model_validate(
-        {"criterion": "record", "candidates": tiers, "learn": True, "path": "arms.json", **options}
-    )
+    route = RouteRecord.model_validate({"candidates": tiers, "learn": True, "path": "arms.json", **options})
     drawn: list[int] = []
     for number, question in enumerate(order):
         tier = route.drawn(seed, f"request {number}")
@@ -109,7 +107,7 @@ def page_of(verdicts: Mapping[str, Verdicts], results: Mapping[str, Mapping[str,
         "# A route that learns from live traffic", "",
         "`python -m experiments live_routes` (`--clones FOLDER` reads the recordings again)", "",
         f"Real models' recorded verdicts played as traffic, {PLAYS} plays of {REQUESTS + LATER} requests, each in "
-        "another order. `route:criterion=record,learn=true` draws a model for each request and counts its verdict; it "
+        "another order. `route-record:learn=true` draws a model for each request and counts its verdict; it "
         "begins "
         "with nothing. *Lost*: points of right answers less than the best model always. *Expected*: the same without "
         "the luck of the questions, for the models drawn after the first 500: the mean, and the play at the 95th "

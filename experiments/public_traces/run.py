@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.core.learning import RunOutcome
 from plait.core.ops import Plugin
+from plait_research.learning import RunOutcome
 from plait_research.planners.takeover import Takeover
 from plait_research.route.fit import RouteRow, compare, fit, follow, key_of
 from plait_research.samples.sample import RecordedSample

@@ -1,8 +1,8 @@
 """How long n branches take: until the first ends, until k have, until one succeeds.
 
-The k-th of n branches to end is a sum of binomials (`plait.core.runtime_distribution`), the first success a draw of a
-distribution that may never come. Intervals come from drawing the recorded lengths again (bootstrap): they say how sure
-the mean is, not how far a single run lies.
+The k-th of n branches to end is a sum of binomials (`plait_research.auto_width`), the first success a draw of
+a distribution that may never come. Intervals come from drawing the recorded lengths again (bootstrap): they state how
+sure the mean is, not how far a single run lies.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from plait.core.runtime_distribution import Branches as Lengths, Step
+from plait_research.auto_width import Branches as Lengths, Step
 
 __all__ = ["Branches", "Prediction", "Problems"]
 

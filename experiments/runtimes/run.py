@@ -35,14 +35,14 @@ import numpy as np
 from plait import AsyncOrchestrator
 from plait.core.call_config import CallConfig
 from plait.core.ops import Plugin
-from plait.core.runtime_distribution import Step
 from plait.planners.votes.sample import Sample
 from plait.runtime.client.config import Config
-from plait.runtime.client.profile import Profile
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait_bench.countdown import CountdownProblem, draw
+from plait_research.auto_width import Step
 from plait_research.simulation.calibrate import RecordedAttempt, fit, recorded
+from plait_research.simulation.engine_profile import EngineProfile
 
 from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick
@@ -176,7 +176,7 @@ the mean; means and 90 % intervals of the mean (puzzles drawn again). Threads th
 def page_of(lines: Sequence[str]) -> str:
     """Return the page as Markdown, made of the rows."""
     first, *rows = [json.loads(line) for line in lines]
-    profile = Profile.model_validate({**first["profile"], "machine": ""})
+    profile = EngineProfile.model_validate({**first["profile"], "machine": ""})
     groups, measured = list[Branches](), {n: list[list[Ended]]() for n in WIDTHS}
     for row in rows:
         samples = [Ended(*each) for each in row["ends"]]

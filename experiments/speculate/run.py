@@ -19,7 +19,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.planners.effort.speculate import Speculate
+from plait_research.planners.speculate import Speculate
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

@@ -17,10 +17,11 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-research": {
         "planner": (
             "blackboard", "code-search", "debate", "deepprune", "evolve", "exchange", "layers", "mars",
-            "partial-rollout", "scale", "ssr", "takeover",
+            "partial-rollout", "route-features", "route-record", "scale", "skeleton-graph",
+            "speculate", "ssr", "takeover", "think-summarize",
         ),
         "policy": ("deepconf", "deepconf-consensus"),
-        "merge": ("alike", "distinct", "shortest-majority"),
+        "merge": ("alike", "distinct", "runtime", "shortest-majority"),
         "search": ("dvts", "ets", "lats", "particle", "rebase", "stride"),
         "scorer": ("perplexity", "reward-model"),
         "command": (

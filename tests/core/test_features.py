@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core.features import answer_features, features, vote_share, word_features
+from plait_research.route.features import answer_features, features, vote_share, word_features
 
 ASKED = "Ann has 12 eggs, eats 3, and sells 1,200 of them at $2. What is it in dollars?"
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
-from plait.core.features import features
 from plait.core.ops import Plugin
-from plait.core.routing import Pattern, Ranking, Tier
+from plait_research.route.features import features
+from plait_research.route.ranking import Pattern, Ranking, Tier
 
 
 def tier(name: str, cost: float, chance: float = 0.5, **weights: float) -> Tier:

@@ -1,5 +1,6 @@
 """A server on a host: `python serve_child.py STORE LEDGER ADDRESS PORT MODEL...`. Its tools write to the ledger.
 
+`SERVE_SETTINGS` in the environment has more settings, as JSON; without it the server is open to all.
 MODEL is the address of a server of models, or `ray:RESOURCE`: an actor on the node of the Ray cluster that has it.
 """
 
@@ -59,7 +60,8 @@ async def main() -> None:
     """Serve until killed."""
     config = Config(journal=STORE, pool="faults", pool_lease=2.0)  # pyright: ignore[reportArgumentType]
     upstreams = tuple(Upstream(base_url=url) for url in MODELS if url.startswith("http"))
-    settings = Settings(host=ADDRESS, port=int(PORT), open=True, upstreams=upstreams, drain_seconds=2.0)
+    more = json.loads(os.environ.get("SERVE_SETTINGS", '{"open": true}'))
+    settings = Settings(host=ADDRESS, port=int(PORT), upstreams=upstreams, drain_seconds=2.0, **more)
     workers: list[Worker] = [actor(url.removeprefix("ray:")) for url in MODELS if url.startswith("ray:")]
     workers += workers_of(config, settings) if upstreams else []
     orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=[pay, put])

@@ -59,6 +59,7 @@ class World:
     """All of it. Use as a context manager."""
 
     places: tuple[str, ...] = HOSTS
+    servers: tuple[str, ...] = SERVERS
     parts: tuple[str, ...] = ("db", *MODELS, "slow-db", "slow-model", *SERVERS)
     """Processes, in the order in which they are started."""
     patience = SERVICE
@@ -93,7 +94,7 @@ class World:
                 rules.write("host all all 10.213.77.0/24 trust\n")
             for name in self.parts:
                 self.start(name)
-            for name in SERVERS:
+            for name in self.servers:
                 self.wait_ready(name)
             self._stack = self._stack.pop_all()
         return self
@@ -107,7 +108,7 @@ class World:
         shim = self.folder / "clock.so"
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "clock.c", "-ldl"], check=True)
         self.folder.chmod(0o755)
-        for name in ("db", "one", "two"):
+        for name in ("db", *self.servers):
             (self.folder / f"clock-{name}").write_bytes(bytes(8))
         for name in ("slow-db", "slow-model"):
             (self.folder / name).write_text("0 0")
@@ -151,7 +152,7 @@ class World:
         """Start a process."""
         host, command, database = self._command(name)
         env = {**os.environ, "PYTHONPATH": python_path(ROOT)}
-        if name in ("db", "one", "two"):
+        if name in ("db", *self.servers):
             env |= {"LD_PRELOAD": str(self.folder / "clock.so"), "CLOCK_FILE": str(self.folder / f"clock-{name}")}
         preload = {key: env.pop(key) for key in ("LD_PRELOAD",) if key in env}
         command = ["env", *(f"{key}={value}" for key, value in preload.items()), *command]
@@ -214,11 +215,14 @@ class World:
             time.sleep(0.05)
         raise AssertionError(f"{name} was not ready in time: " + (self.folder / f"log-{name}").read_text()[-3000:])
 
-    def http(self, method: str, name: str, path: str, seconds: float, body: Any = None) -> httpx.Response:
+    def http(
+        self, method: str, name: str, path: str, seconds: float, body: Any = None, key: str = ""
+    ) -> httpx.Response:
         """One request from the host of the clients, over a connection of its own. Blocks; from any thread."""
         # A client that reads no certificates takes a tenth of the processor's time of one that does.
         with self.hosts.inside("client"), httpx.Client(verify=False, trust_env=False, timeout=seconds) as client:
-            return client.request(method, self.url(name) + path, json=body)
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            return client.request(method, self.url(name) + path, json=body, headers=headers)
 
     def waits(self) -> dict[int, float]:
         """Seconds for which each process's main thread, and this process's, has waited for a processor so far."""
@@ -266,14 +270,14 @@ def faults(world: World) -> list[Fault]:
     hosts = world.hosts
     found: list[Fault] = []
     found += cuts(hosts)
-    for name in (*SERVERS, *MODELS, "db"):
+    for name in (*world.servers, *MODELS, "db"):
         found.append((f"kill {name}", lambda n=name: world.stop(n), lambda n=name: world.revive(n)))
-    for name in (*SERVERS, *MODELS, "db"):
+    for name in (*world.servers, *MODELS, "db"):
         found.append((f"freeze {name}", lambda n=name: world.send(n, signal.SIGSTOP),
                       lambda n=name: world.send(n, signal.SIGCONT)))  # fmt: skip
     found.append(("database goes and comes", lambda: world.stop("db", signal.SIGINT), lambda: world.revive("db")))
     found.append(("disk full", world.fill, lambda: (world.empty(), world.revive("db"))[0]))
-    for name in ("one", "two", "db"):
+    for name in (*world.servers, "db"):
         for seconds in (3600, -3600):
             found.append((f"clock {name} {seconds:+d} s", lambda n=name, s=seconds: world.jump(n, s),
                           lambda n=name: world.jump(n, 0)))  # fmt: skip

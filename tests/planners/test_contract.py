@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fixed": {"graph": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}},
     "threads": {"dialect": "threadweaver"},
     "skeleton": {"criterion": "all"},
-    "route": {"candidates": ["refine"]},
+    "route": {"planners": ["refine"]},
     "refine": {"rounds": [2, 1]},
     "partial_rollout": {"criterion": "uniform"},
 }

@@ -113,11 +113,9 @@ def setups() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, str]]]:
         "decompose": [{"threshold": 0.0}, {"on_failure": "all"}],
         "refine": [{"rounds": [3, 2, 1]}, {"rounds": [3, 1], "distiller": "per-sample-top-k", "criterion": "model"}],
         "route": [
-            {"candidates": ["refine"], **few},
+            {"planners": ["refine"], **few},
             few,
-            {"candidates": ["threads:dialect=threadweaver,rounds=3,max_branches=20"], **few},
-            {"criterion": "features", **few},
-            {"criterion": "record", **few},
+            {"planners": ["threads:dialect=threadweaver,rounds=3,max_branches=20"], **few},
         ],
         "fixed": [
             {"graph": {"steps": [{"name": "a", "op": {"kind": "think", "prompt": "{{prompt}}"}}], "output": "a"}}

@@ -18,20 +18,20 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError, PluginError, UsageError
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.plan import Plan, Step
-from plait.core.routing import Tier
-from plait.planners.effort.route import Route
-from plait.planners.effort.route.bandit import contenders
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.sync import Orchestrator
+from plait.runtime.plugins import entry_points
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_research.learning import LearningPlanner, RunOutcome
 from plait_research.planners.mars import Mars
+from plait_research.planners.route_record import RouteRecord, contenders
 from plait_research.planners.scale import Scale
 from plait_research.planners.ssr import SSR
 from plait_research.planners.takeover import Takeover
+from plait_research.route.ranking import Tier
 from tests.planners.test_takeover import BOTH, models
 from tests.planners.two_models import ran
 
@@ -51,10 +51,10 @@ def test_those_that_learn_are_known_by_their_options() -> None:
     made = {
         name for name in plugins.names("planner") if isinstance(plugins.planner(Plugin(name=name)), LearningPlanner)
     }
-    assert made == {"route", "scale", "ssr", "takeover", "mars"}
+    assert made == {"route-features", "route-record", "scale", "ssr", "takeover", "mars"}
 
 
-@pytest.mark.parametrize("name", ["route", "scale", "ssr", "takeover", "mars"])
+@pytest.mark.parametrize("name", ["route-features", "route-record", "scale", "ssr", "takeover", "mars"])
 def test_learning_without_a_file_is_refused_and_a_run_that_says_nothing_teaches_nothing(name: str) -> None:
     with pytest.raises((FieldError, PluginError), match="`learn` needs `path`"):
         Plugins().planner(Plugin(name=name, options={"learn": True}))
@@ -143,16 +143,14 @@ async def test_takeover_learns_as_it_runs(tmp_path: Path) -> None:
 
 
 def bandit(file: Path, **more: Any) -> Plugin:
-    return Plugin(
-        name="route", options={"criterion": "record", "candidates": ARMS, "path": str(file), "learn": True, **more}
-    )
+    return Plugin(name="route-record", options={"candidates": ARMS, "path": str(file), "learn": True, **more})
 
 
 async def test_counts_follow_the_planners_that_are_named(tmp_path: Path) -> None:
     """One that is named anew begins with nothing; one that is named no more is kept in nobody's way."""
     file = tmp_path / "arms.json"
     known = [{"planner": "single", "wins": 9.0, "losses": 1.0}, {"planner": "tree", "wins": 5.0}]
-    file.write_text(json.dumps({"countdown": {"name": "route", "options": {"candidates": known}}}))
+    file.write_text(json.dumps({"countdown": {"name": "route-record", "options": {"candidates": known}}}))
     async with AsyncOrchestrator(workers=[Scripted([Reply(text=RIGHT)])]) as orchestrator:
         handle = await orchestrator.submit(PUZZLE, task="countdown", planner=bandit(file))
         told = (await handle).why
@@ -331,12 +329,10 @@ def test_the_blocking_client_waits_until_it_is_written(tmp_path: Path) -> None:
 
 async def test_nothing_is_written_where_nobody_asked_for_it(tmp_path: Path) -> None:
     file = tmp_path / "arms.json"
-    file.write_text(
-        json.dumps({"countdown": {"name": "route", "options": {"criterion": "record", "candidates": ARMS}}})
-    )
+    file.write_text(json.dumps({"countdown": {"name": "route-record", "options": {"candidates": ARMS}}}))
     before = file.read_bytes()
     async with AsyncOrchestrator(workers=[Scripted([Reply(text=RIGHT)])]) as orchestrator:
-        planner = Plugin(name="route", options={"criterion": "record", "path": str(file)})
+        planner = Plugin(name="route-record", options={"path": str(file)})
         assert (await orchestrator.run(PUZZLE, task="countdown", planner=planner)).verified
     assert file.read_bytes() == before and not file.with_name(".arms.json.lock").exists()
 
@@ -374,10 +370,10 @@ def test_the_best_is_always_among_those_in_question(counts: list[tuple[float, fl
 def test_the_floor_of_exploration_holds_until_the_rule_stops(seed: int) -> None:
     """A planner that is almost surely worse is still tried, as often as the floor says, and no more once it is out."""
     many = 400
-    known = Route(criterion="record", candidates=tuple(arms((60, 10), (24, 11))), path="f", learn=True, trials=0.5)
+    known = RouteRecord(candidates=tuple(arms((60, 10), (24, 11))), path="f", learn=True, trials=0.5)
     drawn = [known.drawn(seed, f"{n}").planner.options["n"] for n in range(many)]
     assert drawn.count(2) >= 0.5 * many - 5 * (many * 0.25) ** 0.5
-    sure = Route(criterion="record", candidates=tuple(arms((300, 50), (100, 250))), path="f", learn=True, trials=0.5)
+    sure = RouteRecord(candidates=tuple(arms((300, 50), (100, 250))), path="f", learn=True, trials=0.5)
     assert all(sure.drawn(seed, f"{n}").planner.options["n"] == 1 for n in range(many))
 
 
@@ -388,9 +384,17 @@ def test_after_500_requests_it_is_within_two_points_of_the_best() -> None:
         rng, shares = random.Random(play), (0.857, 0.638, 0.80)
         counts = [[0.0, 0.0] for _ in shares]
         for number in range(600):
-            route = Route(criterion="record", candidates=tuple(arms(*map(tuple, counts))), path="f", learn=True)  # type: ignore[arg-type]
+            route = RouteRecord(candidates=tuple(arms(*map(tuple, counts))), path="f", learn=True)  # type: ignore[arg-type]
             place = int(str(route.drawn(play, f"{number}").planner.options["n"])) - 1
             counts[place][rng.random() >= shares[place]] += 1
             if number >= 500:
                 lost.append(max(shares) - shares[place])
     assert sum(lost) / len(lost) < 0.02
+
+
+async def test_without_plait_research_feedback_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry_points, "find_hook", lambda name: None)
+    async with AsyncOrchestrator(workers=[Scripted([Reply(text="x")])], journal="off") as orchestrator:
+        assert (await orchestrator.run("Why?")).answer == "x"
+        with pytest.raises(UsageError, match=r"plait\[research\]"):
+            await orchestrator.lessons.feedback("r", 1.0)

@@ -170,7 +170,7 @@ async def test_sot_a_skeleton_without_points_is_one_call(skeleton: str) -> None:
         ("sample", {"n": 16}, 16),  # optillm and dspy: n calls one after another
         ("refine", {"rounds": "8x1"}, 8),  # its_hub's planning: approaches one after another
         ("think_summarize", {"n": 6, "quorum": None}, 6),
-        ("route", {"candidates": ["refine"]}, 4),
+        ("route", {"planners": ["refine"]}, 4),
     ],
 )
 async def test_tries_at_the_same_question_are_made_at_the_same_time(

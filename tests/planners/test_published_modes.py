@@ -12,14 +12,14 @@ from plait.core.request import Request
 from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.planners._shared.steps import NO_THINKING
-from plait.planners.split.skeleton_graph import SkeletonGraph
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.planners.votes.sample import Sample
 from plait.planners.votes.single import Single
-from plait.planners.votes.think_summarize import ThinkSummarize
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply
 from plait_bench.tasks.countdown import Countdown
+from plait_research.planners.skeleton_graph import SkeletonGraph
+from plait_research.planners.think_summarize import ThinkSummarize
 from tests.planners.scripted_runs import ask, made
 
 

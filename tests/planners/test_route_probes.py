@@ -151,7 +151,7 @@ def test_a_prompt_of_several_pieces_is_split_first() -> None:
     assert [step.name for step in checked(patch).steps] == ["item-1", "item-2", "item-3", "text", "chosen"]
     (patch,) = read(Route(), plan.steps[0], '{"template": null}', about)
     assert checked(patch).output == "probes"
-    assert Route(candidates=("refine",)).start(about).output == "probes"
+    assert Route(planners=("refine",)).start(about).output == "probes"
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), st.sampled_from([None, "a", "b", "c"])), min_size=1, max_size=8))
@@ -176,7 +176,7 @@ def test_whatever_probes_say_there_is_a_plan(probes: list[tuple[str, str | None]
 
 
 def test_options_for_what_is_chosen() -> None:
-    planner = Route.model_validate({"candidates": ["refine:distiller=summary"]})
+    planner = Route.model_validate({"planners": ["refine:distiller=summary"]})
     records = [
         {
             "name": f"probe-{i}",
@@ -212,7 +212,7 @@ def saying(*answers: int) -> list[Reply]:
         ([*saying(1, 2, 3, 4), Reply(text="Answer: 42")], {}, "42", "serial: all 4 answers differ"),
         (
             [*saying(1, 2, 3, 4), Reply(when=NOTES, text="Answer: 42")],
-            {"candidates": ["refine:rounds=4"]},
+            {"planners": ["refine:rounds=4"]},
             "42",
             "sequential: all 4 answers differ",
         ),
@@ -244,7 +244,7 @@ async def test_a_split_that_fails_leads_to_probes() -> None:
 
 async def test_with_a_verifier_samples_are_drawn_until_one_is_right() -> None:
     replies = [Reply(text=WRONG, times=6), Reply(text=RIGHT, times=1), Reply(text=WRONG)]
-    own = {"candidates": ["refine"]}
+    own = {"planners": ["refine"]}
     answer, worker = await ask("route", "3 5 7 11 -> 32", *replies, task="countdown", options=own)
     assert answer.verified is True and answer.why.startswith("best-of: there is a verifier")
     assert states(answer)["sample-12"] == "cancelled" or len(worker.prompts) == 16
@@ -254,7 +254,7 @@ async def test_with_a_verifier_samples_are_drawn_until_one_is_right() -> None:
 
 async def test_what_a_strong_models_rounds_fall_back_on() -> None:
     replies = [*saying(1, 2, 3, 4), Reply(when=NOTES, text="x", finish="error")]
-    answer, _ = await ask("route", "Why?", *replies, options={"candidates": ["refine:rounds=4"]})
+    answer, _ = await ask("route", "Why?", *replies, options={"planners": ["refine:rounds=4"]})
     assert answer.answer == "1" and answer.status == "done"
 
 
@@ -266,7 +266,7 @@ async def test_the_token_budget_counts() -> None:
 
 def short(*into: str) -> Route:
     """A route that leads to these planners, by probes of 20 tokens."""
-    return Route.model_validate({"candidates": into, "probe": {"max_tokens": 20}})
+    return Route.model_validate({"planners": into, "probe": {"max_tokens": 20}})
 
 
 def test_a_model_that_can_spawn_threads_does() -> None:
@@ -277,7 +277,7 @@ def test_a_model_that_can_spawn_threads_does() -> None:
         budget=Budget(tokens=100_000),
     )
     outcome = drive(
-        Route.model_validate({"candidates": ["threads:dialect=countdown"], "probe": {"max_tokens": 20}}),
+        Route.model_validate({"planners": ["threads:dialect=countdown"], "probe": {"max_tokens": 20}}),
         request,
         lambda prompt, job: WRONG,
     )
@@ -300,7 +300,7 @@ def test_a_task_with_prompts_for_threads_says_that_the_model_can_spawn_them(
 ) -> None:
     request = Request(text="3 5 7 11 -> 32", task=Plugin(name=task), planner=Plugin(name="route"))
     outcome = drive(
-        Route.model_validate({"candidates": into, "probe": {"max_tokens": 20}}), request, lambda prompt, job: WRONG
+        Route.model_validate({"planners": into, "probe": {"max_tokens": 20}}), request, lambda prompt, job: WRONG
     )
     assert outcome.finish.result is not None and outcome.finish.result.why.startswith(way)
     assert any("<parent>" in words for words in outcome.prompts.values()) is (way == "threads: ")
@@ -309,7 +309,7 @@ def test_a_task_with_prompts_for_threads_says_that_the_model_can_spawn_them(
 def test_a_verifier_is_not_forgotten_when_no_probe_has_an_answer() -> None:
     request = Request(text="3 5 7 11 -> 32", task=Plugin(name="countdown"), planner=Plugin(name="route"))
     outcome = drive(
-        Route.model_validate({"candidates": ["refine"], "probe": {"max_tokens": 20}}),
+        Route.model_validate({"planners": ["refine"], "probe": {"max_tokens": 20}}),
         request,
         lambda prompt, job: "I do not know",
     )
@@ -328,13 +328,13 @@ def test_a_verifier_is_not_forgotten_when_no_probe_has_an_answer() -> None:
 )
 def test_what_cannot_be_done_is_said_before_the_probes(into: str, said: str) -> None:
     with pytest.raises(PlaitError, match=said):
-        Route(candidates=(into,))
+        Route(planners=(into,))
 
 
 async def test_a_dialect_that_cannot_put_the_request_is_passed_over() -> None:
     replies = [Reply(text=f"Answer: {n}", times=1) for n in (1, 2, 3, 4)]
     answer, _ = await ask(
-        "route", "Why?", *replies, Reply(text="Answer: 5"), options={"candidates": ["threads:dialect=apr"]}
+        "route", "Why?", *replies, Reply(text="Answer: 5"), options={"planners": ["threads:dialect=apr"]}
     )
     assert answer.status == "done" and answer.answer == "5"
     assert (

@@ -1,4 +1,4 @@
-"""Strategies as data: the planner `route` by record, and its regret."""
+"""Strategies as data: the planner `route_record`, and its regret."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from plait.core.errors import FieldError
 from plait.core.ops import Plugin
-from plait.core.routing import Tier
-from plait.planners.effort.route import Route
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted
+from plait_research.planners.route_record import RouteRecord
+from plait_research.route.ranking import Tier
 
 
 def tiers(*known: tuple[float, float]) -> tuple[Tier, ...]:
@@ -29,7 +29,7 @@ def regret(shares: tuple[float, ...], requests: int, seed: int, learns: bool = T
     counts = [[0.0, 0.0] for _ in shares]
     lost = 0.0
     for number in range(requests):
-        planner = Route(criterion="record", candidates=tiers(*((wins, losses) for wins, losses in counts)))
+        planner = RouteRecord(candidates=tiers(*((wins, losses) for wins, losses in counts)))
         chosen = (
             planner.candidates.index(planner.drawn(seed, f"request {number}")) if learns else rng.randrange(len(shares))
         )
@@ -47,11 +47,11 @@ def test_regret_grows_slowly_and_is_far_below_that_of_chance() -> None:
 
 
 def test_the_same_request_has_the_same_planner() -> None:
-    planner = Route(criterion="record", candidates=tiers((3, 3), (3, 3), (3, 3)))
+    planner = RouteRecord(candidates=tiers((3, 3), (3, 3), (3, 3)))
     chosen = [planner.drawn(1, f"q{n}").planner.options["n"] for n in range(60)]
     assert chosen == [planner.drawn(1, f"q{n}").planner.options["n"] for n in range(60)]
     assert set(map(str, chosen)) == {"1", "2", "3"}
-    sure = Route(criterion="record", candidates=tiers((0, 500), (500, 0)))
+    sure = RouteRecord(candidates=tiers((0, 500), (500, 0)))
     assert {str(sure.drawn(0, f"q{n}").planner.options["n"]) for n in range(50)} == {"2"}
 
 
@@ -61,13 +61,13 @@ def test_the_same_request_has_the_same_planner() -> None:
 )
 def test_planners_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(FieldError):
-        Route(criterion="record", **wrong)
+        RouteRecord(**wrong)
 
 
 async def test_it_plans_as_what_was_drawn_does() -> None:
     spec = Plugin(
-        name="route",
-        options={"criterion": "record", "candidates": [{"planner": {"name": "sample", "options": {"n": 3}}}]},
+        name="route-record",
+        options={"candidates": [{"planner": {"name": "sample", "options": {"n": 3}}}]},
     )
     async with AsyncOrchestrator(workers=[Scripted([Reply(text="answer: 4")])], journal="off") as orchestrator:
         answer = await orchestrator.run("2 + 2?", planner=spec)

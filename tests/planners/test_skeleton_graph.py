@@ -12,9 +12,9 @@ from plait.core.call_config import CallConfig
 from plait.core.ops import ModelCall, Text
 from plait.core.plan import Plan
 from plait.core.result import Result
-from plait.planners._shared.sub_problems import HARDEST, GraphText, Part
-from plait.planners.split.skeleton_graph import SkeletonGraph
 from plait.workers.scripted import Reply
+from plait_research.planners._sub_problems import HARDEST, GraphText, Part
+from plait_research.planners.skeleton_graph import SkeletonGraph
 from tests.planners.scripted_runs import ask, brief, checked, labels, named, prompt, read, states
 
 PLAN = """\

@@ -17,7 +17,7 @@ from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
-from plait.planners.effort.speculate import Speculate, best_window
+from plait_research.planners.speculate import Speculate, best_window
 from plait_research.simulation.latency import Host, LatencyModel
 from plait_research.simulation.simulator import SimReport, simulate
 

@@ -8,10 +8,10 @@ import pytest
 
 from plait import AsyncOrchestrator
 from plait.core.call_config import CallConfig
-from plait.planners.effort.speculate import Speculate
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.engine import Engine
+from plait_research.planners.speculate import Speculate
 from tests.workers.vllm_server import vllm_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.own_engine]

@@ -23,7 +23,7 @@ from plait.planners.search.tree import Tree
 from plait.planners.search.tree.vote import choose
 from plait.policies.schedule.affinity import Affinity
 from plait.policies.schedule.simple import Random as Anywhere
-from plait.policies.score.model import Model
+from plait.policies.score.scorers import Model
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted
 from plait_bench.tasks.countdown import Countdown

@@ -16,7 +16,7 @@ from plait.core.ops import Plugin
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._stopping import Poll
-from plait.policies.merge.best_of import BestOf
+from plait.policies.merge.best import BestOf
 from plait.policies.merge.votes import Majority
 from plait.policies.merge.weighted import Weighted
 from plait.policies.stop.semantic_entropy import SemanticEntropy

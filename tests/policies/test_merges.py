@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.states import State
 from plait.core.view import Branch
-from plait.policies.merge.best_of import BestOf
+from plait.policies.merge.best import BestOf
 from plait.policies.merge.values import Collect
 from plait.policies.merge.votes import Majority
 from tests.policies.branches import LETTERS, branch, branches, ended

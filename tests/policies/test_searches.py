@@ -18,11 +18,15 @@ from plait.policies.search.beams import Beam, BestFirst, Tot
 from plait.policies.search.dfs import Dfs
 from plait.policies.search.mcts import Mcts
 from plait.runtime.plugins.loader import Plugins
-from plait_research.policies.search._leaf_selection import select_by_program, select_by_tree
 from plait_research.policies.search.dvts import Dvts
 from plait_research.policies.search.ets import Ets
-from plait_research.policies.search.particle import Particle
-from plait_research.policies.search.rebase import Rebase, share_children
+from plait_research.policies.search.leaf_sampling import (
+    Particle,
+    Rebase,
+    select_by_program,
+    select_by_tree,
+    share_children,
+)
 from plait_research.policies.search.stride import Stride
 
 ALL = [

@@ -22,12 +22,12 @@ from plait.core.states import State
 from plait.core.view import Branch
 from plait.planners.votes.sample import Sample
 from plait.policies._stopping import Poll, StopRule
-from plait.policies.stop.confident import Confident
+from plait.policies.stop.confidence import Confident
 from plait.policies.stop.saturation import Saturation
 from plait.policies.stop.semantic_entropy import SemanticEntropy, secretary
 from plait.policies.stop.votes import ESC, AdaptiveConsistency, FirstFinish, Futility, majority_probability
 from plait.runtime.plugins.loader import Plugins
-from plait_research.policies.stop.deepconf_consensus import DeepConfConsensus
+from plait_research.policies.prune.deepconf import DeepConfConsensus
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branch, confident, ended, voter
 

@@ -11,7 +11,7 @@ from plait.core.errors import PluginError
 from plait.core.states import State
 from plait.policies._stopping import Poll
 from plait.policies.merge.votes import Posterior
-from plait.policies.stop.cges import CGES
+from plait.policies.stop.confidence import CGES
 from plait.policies.stop.votes import SPRT
 from tests.policies.branches import LETTERS, branch, ended
 

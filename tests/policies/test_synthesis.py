@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from plait.core.states import State
-from plait.policies.merge.synthesis_drafts import SynthesisDrafts
-from plait.policies.merge.synthesis_or_vote import SynthesisOrVote
+from plait.policies.merge.synthesis import SynthesisDrafts, SynthesisOrVote
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 

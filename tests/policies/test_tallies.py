@@ -18,18 +18,17 @@ from plait.core.sampling_theory import majority_probability
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.machine import steps, views
-from plait.policies._ballots import VoteTally, group_by_answer, read_roll, top_two
+from plait.policies._ballots import VoteTally, group_by_answer, read_claim, read_roll, top_two
 from plait.policies._stopping import Poll
-from plait.policies.merge.best_of import BestOf
-from plait.policies.merge.synthesis_drafts import SynthesisDrafts
+from plait.policies.merge.best import BestOf
+from plait.policies.merge.synthesis import SynthesisDrafts
 from plait.policies.merge.votes import Majority
-from plait.policies.stop.cges import CGES
-from plait.policies.stop.confident import Confident
+from plait.policies.stop.confidence import CGES, Confident
 from plait.policies.stop.saturation import Saturation
 from plait.policies.stop.semantic_entropy import SemanticEntropy
 from plait.policies.stop.votes import ESC, Futility
 from plait.runtime.plugins.loader import Plugins
-from plait_research.policies.stop.deepconf_consensus import DeepConfConsensus
+from plait_research.policies.prune.deepconf import DeepConfConsensus
 from plait_research.simulation.simulator import Host, LatencyModel, simulate
 from tests.policies.branches import LETTERS, branch, branches, confident, ended
 
@@ -54,8 +53,20 @@ def votes(draw: st.DrawFn) -> tuple[list[Branch], list[int], dict[str, int]]:
 
 
 def recounted(branches: Sequence[Branch], weights: dict[str, int]) -> tuple[dict[str, int], int]:
-    roll = read_roll(branches, LETTERS, weights)
-    return {each.first.key: each.votes for each in group_by_answer(roll.ballots)}, roll.pending
+    """Count all anew: each branch votes with its weight, one given up in favour of another votes there, once."""
+    into = {branch.step: branch.merged_into for branch in branches if branch.merged_into is not None}
+    votes = {branch.step: weights.get(branch.name, 1) for branch in branches}
+    for start in into:
+        at = start
+        for _ in into:
+            at = into.get(at) or at
+        if at not in into:
+            votes[at] += 1
+    counts: dict[str, int] = {}
+    for each in branches:
+        if each.done and (claim := read_claim(each, LETTERS)) is not None:
+            counts[claim[1]] = counts.get(claim[1], 0) + votes[each.step]
+    return counts, sum(votes[branch.step] - 1 for branch in branches if not branch.state.ended)
 
 
 @seed(3)
@@ -71,6 +82,9 @@ def test_a_tally_is_the_count_of_all_branches(given: tuple[list[Branch], list[in
         counts, pending = recounted(now, weights)
         assert tally.counts == counts
         assert tally.pending == pending
+        roll = read_roll(now, LETTERS, weights)
+        assert {each.first.key: each.votes for each in group_by_answer(roll.ballots)} == counts
+        assert roll.pending == pending
         assert (tally.top, tally.second) == top_two(counts.values())
         assert tally.votes == sum(counts.values())
         for merge in (Majority(weights=weights), BestOf(), SynthesisDrafts(enough=2, stop_on_verified=True)):

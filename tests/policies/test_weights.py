@@ -15,7 +15,7 @@ from plait.core.result import Signals
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._ballots import percentile
-from plait.policies.merge.best_scored import BestScored
+from plait.policies.merge.best import BestScored
 from plait.policies.merge.votes import InverseEntropy, Majority, SelfCertainty
 from plait.policies.merge.weighted import Weighted
 from plait_research.policies.merge.shortest_majority import ShortestMajority

@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, file: str) -> None:
     if file.startswith("data"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("[]")
-    with pytest.raises(TaskError, match=r"none of InterCode's|cannot be read"):
+    with pytest.raises(TaskError, match=r"not one of InterCode's|cannot be read"):
         BashSql.drawn(1, 0, set=str(path))
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from plait.planners._shared.steps import NO_THINKING
-from plait.planners._shared.sub_problems import GraphText
 from plait_bench.tasks.brackets import Brackets, read
+from plait_research.planners._sub_problems import GraphText
 from plait_research.planners.scale import _DIFFICULT, _FINAL, _OWN, _PICK, _PLAN
 from training.outline import evaluate, vocab
 from training.outline.generate import MIXTURE, Case, draw_case, draw_trace, is_test, mark, outline, parts, spoiled

@@ -17,13 +17,13 @@ from plait.core.events import Job
 from plait.core.flow import Context, Flow
 from plait.core.result import Result
 from plait.core.tools.context import Answerer, Question
-from plait.planners.effort.speculate import Speculate
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.sqlite import packed
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools import Tools
 from plait_research.planners.partial_rollout import PartialRollout
+from plait_research.planners.speculate import Speculate
 
 PAID: list[str] = []
 CALL = {"name": "pay", "arguments": {"to": "mallory"}}

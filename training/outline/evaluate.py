@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from plait.planners._shared.sub_problems import GraphText
+from plait_research.planners._sub_problems import GraphText
 
 from ..arithmetic.evaluate import auroc
 from ..decode import generate

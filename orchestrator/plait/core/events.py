@@ -83,8 +83,8 @@ class Job(_Record):
     """For a worker with a queue of its own: lower is earlier. `step.priority * PRIORITY_STEP` and the first number of
     the policies' rank, cut to less than half of that either way."""
     report: bool = False
-    """A budget counts its tokens while they are generated: tell how many are new at least once in `Worker.reports`
-    tokens, whether or not the step streams."""
+    """A budget or a policy counts its tokens while they are generated: report how many are new at least once in
+    `Worker.reports` tokens, whether or not the step streams."""
     hints: Hints | None = None
     """For a worker that wants them (`Worker.hints`)."""
     trace: str = ""

@@ -100,6 +100,11 @@ class Planner(WithCallConfigs):
         return n if isinstance(n, int) else 1
 
     @classmethod
+    def resolve_options(cls, spec: Plugin, request: Request) -> Plugin:
+        """Return the planner of a request with options that are known elsewhere, such as learned ones."""
+        return spec
+
+    @classmethod
     def says_answer(cls) -> tuple[str, ...]:
         """Return the names of the prompts that write the answer, as far as there are prompts of these names."""
         fields = cls.model_fields
@@ -192,6 +197,9 @@ class Policy(PluginModel):
 
     needs_stream: ClassVar[bool] = False
     """Whether it reads text while it is written. Model calls of its run then stream unless they forbid it."""
+    needs_counts: ClassVar[bool] = False
+    """Whether it reads token counts of running model calls, which are then reported (`Job.report`); a hedge then
+    continues from what has been reported. By default a worker may report them as seldom as every 256 tokens."""
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the key of a step that has just become ready; smaller runs first. Asked once a time."""

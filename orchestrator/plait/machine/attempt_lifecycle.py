@@ -51,10 +51,10 @@ class Slots:
         records, run, ask = self._records, node.run, grant.ask
         tokens = grant.tokens + (grant.thoughts or 0)
         records.last_attempt = number = records.last_attempt + 1
-        op = node.step.op
+        op, generated = node.step.op, checkpoint.ids if checkpoint is not None else ()
         # A call without arguments has nothing to fill in, and there may be thousands of them.
         if not isinstance(op, ToolCall) or op.args:
-            op = resolve(node, grant.tokens, 0 if checkpoint is None else len(checkpoint.ids), grant.thoughts)
+            op = resolve(node, grant.tokens, len(generated), grant.thoughts)
         attempt = Attempt(number, node, worker, tokens, grant.short, records.now, priority)
         records.attempts[number] = attempt
         if not run.live and not run.paused:
@@ -62,8 +62,7 @@ class Slots:
         run.live += 1
         records.thinking += op.kind == "think"
         node.attempts.ran_on = worker.name
-        if isinstance(op, ModelCall):  # a tool call leaves no text to continue
-            attempt.resumed_from = checkpoint
+        attempt.resumed_from = checkpoint
         seconds: float | None = None
         if node.account is not None:
             if ask is not budgets.NOTHING:
@@ -89,8 +88,8 @@ class Slots:
             self.timers.add(records.now + self.lease, "lease", attempt)
         if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
             op = op.model_copy(update={"stream": True})
-        generated = attempt.resumed_from.ids if attempt.resumed_from is not None else ()
-        job = Job(number, run.id, node.id, op, seconds, generated, priority, attempt.charge.counted)
+        report = attempt.charge.counted or any(policy.needs_counts for policy in run.policies.reviewers)
+        job = Job(number, run.id, node.id, op, seconds, generated, priority, report)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +19,11 @@ from plait.core.ops import Plugin, ToolCall
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
-from plait.runtime.client.profile import profile_file
 from plait.runtime.journal.code_trust import refuse_names
 from plait.runtime.journal.directory import default_folder, entries
 
 from .simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
-from .simulation.engine_profile import EngineProfile
+from .simulation.engine_profile import EngineProfile, profile_file
 from .simulation.workload import Spread, WorkloadReport, simulate_workload
 
 __all__ = ["calibrate", "compared", "probe"]
@@ -86,14 +86,9 @@ def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tu
             refuse_names(path)
             attempts_there, stops = recorded(path)
             # workers of two journals are two workers: their times have nothing to do with one another
-            attempts += [_of(at, attempt) for attempt in attempts_there]
+            attempts += [replace(attempt, worker=f"{at}:{attempt.worker}") for attempt in attempts_there]
             aborts += stops
     return attempts, aborts
-
-
-def _of(number: int, attempt: RecordedAttempt) -> RecordedAttempt:
-    fields = {name: getattr(attempt, name) for name in RecordedAttempt.__slots__}
-    return RecordedAttempt(**{**fields, "worker": f"{number}:{attempt.worker}"})
 
 
 async def probe(config: Config, journal: Path) -> None:

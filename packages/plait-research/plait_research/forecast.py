@@ -17,11 +17,10 @@ from plait.core.ops import ModelCall
 from plait.core.plan import Plan, template
 from plait.core.result import Failure, Result, Usage
 from plait.runtime.client.config import Config
-from plait.runtime.client.profile import profile_file
 from plait.runtime.plugins.loader import Plugins
 
 from .simulation.calibrate import RecordedAttempt, fit, recorded
-from .simulation.engine_profile import EngineProfile, load_engine
+from .simulation.engine_profile import EngineProfile, load_engine, profile_file
 from .simulation.simulator import SimReport, simulate
 
 __all__ = ["forecast"]

@@ -20,9 +20,8 @@ from plait.core.errors import UsageError
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.runtime.client.profile import profile_file
 
-from .simulation.engine_profile import EngineProfile, load_engine
+from .simulation.engine_profile import EngineProfile, load_engine, profile_file
 from .simulation.latency import Host, LatencyModel, Throttle, WorkerFault
 from .simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload

@@ -26,9 +26,8 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
-from plait.runtime.client.profile import profile_file
 
-from .simulation.engine_profile import EngineProfile, load_engine
+from .simulation.engine_profile import EngineProfile, load_engine, profile_file
 from .simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 from .tuning import KEPT, Configuration, Trial, figure, grid, halve, interval, plain
 

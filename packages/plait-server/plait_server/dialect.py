@@ -6,21 +6,25 @@ server-sent events. Its whole answer is made of the same choices.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any, ClassVar
 
+from plait.core.errors import PlaitError
 from plait.core.record import StepRecord
 from plait.core.request import Request
 from plait.core.result import Usage
 from plait.runtime.client.answer import Answer
 
 from .bodies import Body, ServedStrategy
-from .errors import ApiError
+from .errors import ApiError, of_error
 from .http import sse
 from .stream_events import ChoiceEvent, ChoiceFailed, ServedChoice, text_of_step
 from .tenants import ServedRun
 
 __all__ = ["ApiDialect", "Record", "StreamWriter", "describe_answer", "describe_step", "sum_usage", "write_stream"]
+
+log = logging.getLogger("plait.serve")
 
 Record = dict[str, Any]
 
@@ -87,11 +91,18 @@ async def write_stream(
     """Yield the server-sent events of a stream. It ends after the first choice that failed."""
     for record in writer.begin():
         yield writer.encode(record)
-    async for place, event in events:
-        for record in writer.add(place, event):
+    place = 0
+    try:
+        async for place, event in events:
+            for record in writer.add(place, event):
+                yield writer.encode(record)
+            if isinstance(event, ChoiceFailed) or writer.has_ended:
+                return
+    except Exception as error:  # such as a journal that can no longer be written: the run has no answer
+        log.warning("a stream ends with an error: %s", error, exc_info=not isinstance(error, PlaitError))
+        for record in writer.add(place, ChoiceFailed(Answer(run="", status="failed"), of_error(error))):
             yield writer.encode(record)
-        if isinstance(event, ChoiceFailed) or writer.has_ended:
-            return
+        return
     for record in writer.end():
         yield writer.encode(record)
     if writer.done:

@@ -18,7 +18,6 @@ from plait.core.errors import (
     PlaitError,
     PlannerError,
     Rejected,
-    RunTaken,
     UsageError,
     WorkerLost,
 )
@@ -112,8 +111,6 @@ def of_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, ValidationError):
         return _of_validation(error)
-    if isinstance(error, RunTaken):
-        return ApiError(409, str(error), code=error.code)
     if isinstance(error, ConfigError):  # a problem of the operator; its message has paths
         return unavailable()
     if isinstance(error, NotAllowed):

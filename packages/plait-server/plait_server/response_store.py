@@ -58,6 +58,8 @@ class StoredResponse:
     likeliest: int | None = None
     given_bytes: int = 0
     """Size of the conversation and the input, about."""
+    is_written: bool = False
+    """Whether its document is that of its end."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -187,10 +189,10 @@ class ResponseStore:
             self._documents.trim(self._settings.store_responses, most)
 
     async def add(self, stored: StoredResponse) -> None:
-        """Add a response that has begun. One in the background is stored before this returns."""
+        """Add a response. One that has ended or runs in the background is stored before this returns."""
+        if stored.over or stored.background:
+            await self.write(stored)
         self._responses[stored.id] = stored
-        if self._documents is not None and stored.background:
-            await self._run(self._put, stored)
 
     async def write_events(self, stored: StoredResponse) -> None:
         """Write the events of a response in the background as they come, for followers in other processes."""
@@ -213,7 +215,8 @@ class ResponseStore:
         if self._documents is not None:
             if stored.background and self._documents.shared:
                 self._write_later(self._documents.add, stored.id, 0, list(stored.events))
-            self._write_later(self._put, stored)
+            if not stored.is_written:
+                self._write_later(self._put, stored)
         if not stored.background:
             stored.events = []
         stored.live = None
@@ -283,10 +286,11 @@ class ResponseStore:
             stored = await self.load(stored.id, stored.user) or stored
         return stored
 
-    async def rewrite(self, stored: StoredResponse) -> None:
-        """Rewrite the stored document of an ended one."""
+    async def write(self, stored: StoredResponse) -> None:
+        """Write the document of a response now: a process that is killed must not lose what it has confirmed."""
         if self._documents is not None:
             await self._run(self._put, stored)
+            stored.is_written = stored.over
 
     async def delete(self, name: str, user: User) -> None:
         """Drop a response. Raises `ApiError`."""

@@ -62,7 +62,7 @@ class ResponsesApi:
         if is_stored:
             await self._store.add(stored)
         if not is_followed:
-            return await self._whole(request, stored, live)
+            return await self._whole(request, stored, live, is_stored)
         self._follow_run(stored, live)
         if body.stream:
             return EventStream(
@@ -182,7 +182,7 @@ class ResponsesApi:
                           "previous_response_id")  # fmt: skip
         return [*before.conversation, *read_items(before.response["output"]), *new], items
 
-    async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun) -> Response:
+    async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun, is_stored: bool) -> Response:
         handle = live.handle
         try:
             answer = await unless_disconnected(
@@ -193,6 +193,9 @@ class ResponsesApi:
                 return Response(status_code=499)
             if (error := _fill_response(stored, answer)) is not None:
                 raise error
+            stored.over = True
+            if is_stored:
+                await self._store.write(stored)
             return await asyncio.to_thread(JSONResponse, stored.response)
         finally:
             self._complete(stored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,17 @@ from plait.runtime.plugins.loader import Plugins
 
 __all__ = ["Settings", "Tenant", "Upstream", "workers_of"]
 
+OFFERED = (
+    *("single", "sample", "adaptive", "route", "decompose", "llmcompiler", "refine", "skeleton"),
+    *("skeleton-graph", "think-summarize", "threads", "route-features", "route-record"),
+)
+"""Planners that requests may name by default, of those that are installed."""
 _HASH = r"^sha256:[0-9a-f]{64}$"
+
+
+def _installed(planners: Collection[str]) -> tuple[str, ...]:
+    there = Plugins().listed("planner")
+    return tuple(name for name in planners if name in there)
 
 
 class Upstream(Frozen):
@@ -137,10 +147,7 @@ class OfferSettings(Frozen):
     """What runs the model, in place of `worker`, `model` and `base_url`."""
     aliases: dict[str, str] = {}
     """Names of models that stand for others: `fast = "plait/sample:n=4@qwen3"`."""
-    planners: tuple[str, ...] = (
-        *("single", "sample", "adaptive", "route", "decompose", "llmcompiler", "refine", "skeleton"),
-        *("skeleton-graph", "think-summarize", "threads"),
-    )
+    planners: tuple[str, ...] = Field(default_factory=lambda: _installed(OFFERED))
     """Planners that requests may name. `fixed`, which reads a file, is not among them by default."""
     extra_body: tuple[str, ...] = ("bad_words", "ignore_eos", "min_tokens")
     """Fields of requests to an upstream that plans and prompts of tenants may set by themselves (`extra_body`). Without

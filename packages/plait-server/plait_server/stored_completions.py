@@ -76,7 +76,7 @@ class StoredCompletions:
         body = await read(request, Notes, self._service.settings)
         stored = await self._find(request, user)
         stored.response["metadata"] = body.metadata or {}
-        await self._store.rewrite(stored)
+        await self._store.write(stored)
         return JSONResponse(stored.response)
 
     async def delete(self, request: Request, user: User) -> Response:

@@ -8,6 +8,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import JsonValue
@@ -132,47 +133,30 @@ def _read_answer(branch: Branch, task: Task) -> _ReadAnswer | None:
 
 def read_roll(branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None) -> Roll:
     """Return the roll of a join's branches. `weights`: votes of a branch, by its name; 1 where it has none."""
-    extra = _count_proxy_votes(branches)
-    for branch in branches if weights else ():
-        extra[branch.step] = extra.get(branch.step, 0) + (weights or {}).get(branch.name, 1) - 1
-    roll = Roll([], [], [], 0, len(branches))
+    tally = count_votes(branches, task, weights)
+    roll = Roll([], [], [], tally.pending, len(branches))
     for place, branch in enumerate(branches):
-        more = extra.get(branch.step, 0) if extra else 0
+        votes = tally.by_step.get(branch.step, 0)
         if branch.state is State.DONE:
             claim = read_claim(branch, task)
             if claim is None:
                 roll.silent.append(branch.name)
             else:
-                roll.ballots.append(Ballot(place, branch, claim[0], claim[1], 1 + more))
-            continue
-        if not branch.state.ended:
-            roll.pending += more
-        if branch.merged_into is None:
+                roll.ballots.append(Ballot(place, branch, claim[0], claim[1], votes))
+        elif branch.merged_into is None:
+            more = votes - 1 if branch.state.ended else votes + tally.own_votes(branch) - 1
             with_it = f" with {more} like it" if more else ""
             roll.missing.append(f"{branch.name} {branch.state}{with_it}")
     return roll
 
 
-def count_votes(
-    branches: Sequence[Branch], task: Task, weights: Mapping[str, int] | None = None
-) -> tuple[dict[str, int], int]:
-    """Return the votes of each answer, by its key, and `Roll.pending`. Quicker than `read` and `classes`: it is called
-    with every branch that ends."""
-    votes: dict[str, int] = {}
-    if weights or any(branch.merged_into is not None for branch in branches):
-        roll = read_roll(branches, task, weights)
-        return {group.first.key: group.votes for group in group_by_answer(roll.ballots)}, roll.pending
-    done = State.DONE
+def count_votes(branches: Iterable[Branch], task: Task, weights: Mapping[str, int] | None = None) -> VoteTally:
+    """Return the tally of a join's branches."""
+    tally = VoteTally(task, weights)
     for branch in branches:
-        if branch.state is not done:
-            continue
-        known = _MEMO.get(branch.step)
-        if known is None or known.result() is not branch.result or known.task() is not task:
-            known = _read_answer(branch, task)
-        if known is not None and known.claim is not None:
-            key = known.claim[1]
-            votes[key] = votes.get(key, 0) + 1
-    return votes, 0
+        if branch.state.ended:
+            tally.ended(branch)
+    return tally
 
 
 class SettlingTally:
@@ -199,8 +183,8 @@ class Fold(Protocol):
     """What a rule makes of a vote's branches as they end."""
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
-        """Take in a branch that has ended, with the key of its answer. `votes`: 0 for one that another votes for, which
-        then has that one's key."""
+        """Take in a branch that has ended, with the key of its answer and its votes. A branch that another one votes
+        for has that one's key and 0 votes."""
         ...
 
 
@@ -223,71 +207,76 @@ class VoteTally:
         self._first: str | None = None
         self.pending: int = sum(self._weights.values()) - len(self._weights)
         """Votes that go to branches that have not ended, beside the one that each has."""
-        self._ends: dict[str, str | tuple[str] | None] = {}
-        """By step: the key of its answer, `None` without one, or in a tuple the step that votes in its place."""
-        self._waiting: dict[str, int] = {}
-        """Votes for steps that have not ended, by step."""
-        self._merged = False
-        self._log: list[tuple[Branch, str | None]] = []
-        """The branches that have ended, with the key of their answer."""
+        self.by_step: dict[str, int] = {}
+        """Votes of a branch, by its step: its own once it has ended, and those of branches given up in its favour."""
+        self._ended: dict[str, tuple[Branch, str | None]] = {}
+        """By step, in the order in which they ended: branches, with the key of their answer."""
+        self._merged_into: dict[str, str] = {}
+        """By step: the step that votes in its place."""
         self._folds: dict[object, tuple[Any, int]] = {}
 
     @property
-    def plain(self) -> bool:
-        """Whether every branch has one vote."""
+    def is_plain(self) -> bool:
+        """Whether every branch has one vote of its own."""
         return not self._weights
 
-    @property
-    def apart(self) -> bool:
-        """Whether no branch votes in another's place."""
-        return not self._merged
+    def own_votes(self, branch: Branch) -> int:
+        """Return the votes that a branch has without those of others."""
+        return self._weights.get(branch.name, 1)
 
-    def fold(self, by: object, make: Callable[[], F]) -> F:
+    def fold(self, criterion: object, make: Callable[[], F]) -> F:
         """Return the state that `make` creates, with each ended branch added once. `criterion` is the key of the
         state."""
-        kept, told = self._folds.get(by) or (make(), 0)
-        for branch, key in self._log[told:] if told < len(self._log) else ():
-            kept.ended(branch, key, 1)
-        self._folds[by] = kept, len(self._log)
-        return kept
+        if self._merged_into:  # the key and votes of a branch may still change
+            state = make()
+            for step, (branch, _) in self._ended.items():
+                state.ended(branch, self._ended.get(self._voter_of(step), (branch, None))[1], self.by_step.get(step, 0))
+            return state
+        state, count = self._folds.get(criterion) or (make(), 0)
+        for branch, key in islice(self._ended.values(), count, None):
+            state.ended(branch, key, 1)
+        self._folds[criterion] = state, len(self._ended)
+        return state
 
     def ended(self, branch: Branch) -> None:
         """Take in a branch that has ended."""
         step = branch.step
         # Reported twice, it votes once.
-        if step in self._ends:
+        if step in self._ended:
             return
-        waiting, own = self._waiting.pop(step, 0), self._weights.get(branch.name, 1)
+        waiting, own = self.by_step.pop(step, 0), self.own_votes(branch)
         self.pending -= waiting + own - 1
         if branch.merged_into is not None and not branch.done:
-            self._merged = True
-            self._ends[step] = (branch.merged_into,)
+            self._ended[step] = branch, None
+            self._merged_into[step] = branch.merged_into
             self._add(branch.merged_into, waiting + 1)
             return
         claim = read_claim(branch, self._task)
-        key = self._ends[step] = None if claim is None else claim[1]
-        self._log.append((branch, key))
+        self._ended[step] = branch, None if claim is None else claim[1]
         self._add(step, waiting + own)
 
     def decided(self, outstanding: int) -> bool:
         """Return whether the lead exceeds the votes that are out."""
         return outstanding <= 0 or self.top - self.second > outstanding + self.pending
 
+    def _voter_of(self, step: str) -> str:
+        """Return the step that votes in a step's place, or "" for branches given up in favour of one another."""
+        for _ in range(len(self._merged_into) + 1):
+            if step not in self._merged_into:
+                return step
+            step = self._merged_into[step]
+        return ""
+
     def _add(self, step: str, votes: int) -> None:
         """Give votes to a step, or to the one that votes in its place."""
-        for _ in range(len(self._ends) + 1):
-            end = self._ends.get(step, "")
-            if not isinstance(end, tuple):
-                break
-            step = end[0]
-        else:
-            return  # a circle of branches that were given up in favour of one another
-        if step not in self._ends:
-            self._waiting[step] = self._waiting.get(step, 0) + votes
+        if not (step := self._voter_of(step)):
+            return
+        self.by_step[step] = self.by_step.get(step, 0) + votes
+        if step not in self._ended:
             self.pending += votes
             return
-        key = self._ends[step]
-        if not isinstance(key, str):
+        key = self._ended[step][1]
+        if key is None:
             return
         self.votes += votes
         now = self.counts[key] = self.counts.get(key, 0) + votes
@@ -315,18 +304,6 @@ class OpenVote:
     def tally(self, task: Task) -> OpenTally:
         """Return an empty tally for the rules that stop votes."""
         return OpenTally(task)
-
-
-def _count_proxy_votes(branches: Sequence[Branch]) -> dict[str, int]:
-    """Return the number of given-up branches each branch votes for, by step id; chains are followed to their end."""
-    into = {branch.step: branch.merged_into for branch in branches if branch.merged_into is not None}
-    counts: dict[str, int] = {}
-    for start in into:
-        at, seen = start, 0
-        while at in into and seen <= len(into):
-            at, seen = into[at] or "", seen + 1
-        counts[at] = counts.get(at, 0) + 1
-    return counts
 
 
 def group_by_answer(ballots: Sequence[Ballot], weight: Callable[[Ballot], float] | None = None) -> list[Class]:

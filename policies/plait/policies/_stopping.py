@@ -11,72 +11,43 @@ from plait.core.ops import Join
 from plait.core.task import Task
 from plait.core.view import Branch, StepView, View
 
-from ._ballots import F, Roll, VoteTally, count_votes, read_claim, read_roll, top_two
+from ._ballots import F, VoteTally, count_votes
 
 
 class Poll:
-    """A running vote. Its parts are computed when a rule asks for them."""
+    """A running vote, for a rule that may end it."""
 
     def __init__(
         self, branches: Sequence[Branch] | Callable[[], Sequence[Branch]], task: Task, tally: object = None
     ) -> None:
         self.task: Task
         self._branches, self.task = branches, task
-        self._tally = tally if isinstance(tally, VoteTally) and tally.plain else None
-        """The votes, where the join's merge counts them anyway: then no branch need be looked at."""
+        # Where the join's merge counts the votes anyway, no branch need be looked at.
+        self._tally = tally if isinstance(tally, VoteTally) and tally.is_plain else count_votes(self.branches, task)
 
-    def fold(self, by: object, make: Callable[[], F]) -> F:
+    def fold(self, criterion: object, make: Callable[[], F]) -> F:
         """Return the state that `make` creates, fed with all ended branches. `criterion` is its key: a vote's tally
         keeps it, so that each branch is looked at once, in the order in which they end."""
-        if self._tally is not None and self._tally.apart:
-            return self._tally.fold(by, make)
-        kept = make()
-        votes = {ballot.branch.step: ballot.count for ballot in self.roll.ballots}
-        for branch, key in zip(self.branches, self.keys(), strict=True):
-            if branch.state.ended:
-                kept.ended(branch, key, votes.get(branch.step, 0))
-        return kept
+        return self._tally.fold(criterion, make)
 
     @cached_property
     def branches(self) -> Sequence[Branch]:
         """All branches, in the join's order."""
         return self._branches() if callable(self._branches) else self._branches
 
-    @cached_property
+    @property
     def counts(self) -> Mapping[str, int]:
         """Votes of each answer, by its key."""
-        return self._tally.counts if self._tally is not None else count_votes(self.branches, self.task)[0]
+        return self._tally.counts
 
-    @cached_property
-    def roll(self) -> Roll:
-        """The branches as voters."""
-        return read_roll(self.branches, self.task)
-
-    @cached_property
+    @property
     def votes(self) -> int:
         """Votes cast."""
-        return self._tally.votes if self._tally is not None else sum(self.counts.values())
+        return self._tally.votes
 
     def lead(self) -> tuple[int, int]:
         """Return the votes of the first and of the second answer."""
-        if self._tally is not None:
-            return self._tally.top, self._tally.second
-        return top_two(self.counts.values())
-
-    def keys(self) -> list[str | None]:
-        """Return the key of each branch's answer in the join's order, `None` without an answer (yet). A branch that
-        was given up in favour of another one has that one's answer."""
-        by_step = {branch.step: branch for branch in self.branches}
-        answers: list[str | None] = []
-        for branch in self.branches:
-            at: Branch | None = branch
-            for _ in self.branches:
-                if at is None or at.merged_into is None:
-                    break
-                at = by_step.get(at.merged_into)
-            claim = read_claim(at, self.task) if at is not None else None
-            answers.append(None if claim is None else claim[1])
-        return answers
+        return self._tally.top, self._tally.second
 
 
 class StopRule(Policy):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plait.core.result import Usage
-from plait.runtime.client.profile import Profile, machine
+from plait_research.simulation.engine_profile import EngineProfile, machine
 from plait_research.simulation.workload import Spread, WorkloadReport
 from plait_research.tuning import Configuration, grid, halve, interval
 
@@ -17,7 +17,9 @@ from plait_research.tuning import Configuration, grid, halve, interval
 def profile(tmp_path: Path) -> Path:
     path = tmp_path / "profile.json"
     lengths = {"sample-": (20, 30, 40, 60, 90), "answer": (40,)}
-    Profile(model="m", machine=machine(), fixed=0.002, each=0.0002, read=1e-5, widest=32, lengths=lengths).write(path)
+    EngineProfile(model="m", machine=machine(), fixed=0.002, each=0.0002, read=1e-5, widest=32, lengths=lengths).write(
+        path
+    )
     return path
 
 

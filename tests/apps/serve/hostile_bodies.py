@@ -364,7 +364,7 @@ PLANNERS: dict[str, Body] = {
         planner={
             "name": "route",
             "options": {
-                "candidates": [{"name": name, "options": {"n": 200}} for name in ("sample", "adaptive", "deepprune")]
+                "planners": [{"name": name, "options": {"n": 200}} for name in ("sample", "adaptive", "deepprune")]
             },
         }
     ),

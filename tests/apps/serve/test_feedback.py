@@ -19,11 +19,11 @@ ASK = {"model": "q", "messages": [{"role": "user", "content": "Why?"}]}
 
 def learning(file: Path) -> dict[str, Any]:
     """Settings of a server whose planner learns."""
-    options = {"criterion": "record", "candidates": ["single"], "path": str(file), "learn": True}
+    options = {"candidates": ["single"], "path": str(file), "learn": True}
     named = [("ann", ANN), ("bob", BOB)]
     keys = {name: hashed(head["authorization"].removeprefix("Bearer ")) for name, head in named}
     return {
-        "config": {"planner": Plugin(name="route", options=options)},
+        "config": {"planner": Plugin(name="route-record", options=options)},
         "tenants": tuple(Tenant(name=name, keys=(key,)) for name, key in keys.items()),
     }
 

@@ -11,11 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from plait.core.errors import ConfigError, EngineError
+from plait.core.errors import ConfigError, EngineError, RunTaken
 from plait.runtime.client.config import Config
-from plait.runtime.journal import documents
+from plait.runtime.journal import documents, sqlite
 from plait.workers.http import Http
+from plait.workers.scripted import Reply
 from plait_server import health
+from plait_server.errors import of_error
 from plait_server.settings import Settings, Tenant, Upstream, workers_of
 from plait_server.tenants import hashed, new_key
 from tests.workers.http.fake_server import FakeServer, Fault
@@ -184,6 +186,39 @@ async def test_a_store_that_cannot_be_written_is_503_and_not_ready_while_it_last
         assert (await http.post("/v1/responses", json=body)).status_code == 200
     assert len(warnings("requests fail and the server is not ready")) == 1
     assert len(warnings("can be stored again")) == 1
+
+
+def test_a_run_that_another_process_took_over_is_the_operators_problem() -> None:
+    """A server that is cut off from its store loses its runs; that was a 409 with the store's address."""
+    failure = of_error(RunTaken("postgresql://db:5432/plait#7: this process had said nothing for too long"))
+    assert failure.status == 503 and int(failure.headers["retry-after"]) > 0
+    assert "db" not in failure.message
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
+async def test_a_stream_whose_journal_breaks_ends_with_a_reason(
+    serve: Any, tmp_path: Path, monkeypatch: Any, path: str
+) -> None:
+    """It was a broken connection and a traceback in the log."""
+    real, events = sqlite.SqliteFile.write, [0]
+
+    def write(self: Any, batch: Any, sync: bool) -> None:
+        events[0] += len(batch.events)
+        if events[0] > 4:
+            raise ConfigError(f"{tmp_path}/runs.db cannot be used: disk is full; check space")
+        real(self, batch, sync)
+
+    monkeypatch.setattr(sqlite.SqliteFile, "write", write)
+    asked = {"completions": {"prompt": "x"}, "responses": {"input": "x"}}.get(path, {"messages": ASK["messages"]})
+    body = {"model": "q", "stream": True, **asked, **({"max_tokens": 400} if path == "messages" else {})}
+    reply = Reply(text="word " * 300, tokens_per_second=100)
+    async with (
+        serve(reply, journal=str(tmp_path / "runs.db")) as served,
+        httpx.AsyncClient(base_url=served.url, timeout=30) as http,
+    ):
+        said = await http.post(f"/v1/{path}", json=body)
+    assert said.status_code == 200 and "send the request again in" in said.text, said.text[-500:]
+    assert "word" in said.text and str(tmp_path) not in said.text and "[DONE]" not in said.text.rpartition("again")[2]
 
 
 async def test_an_error_of_settings_alone_does_not_take_the_server_out_of_service(

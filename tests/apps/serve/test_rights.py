@@ -94,11 +94,11 @@ def image(url: str) -> dict[str, Any]:
         {"planner": {"name": "sample", "options": {"answer": {"extra_body": {"priority": -1}}}}},
         {"planner": "sample:n=2", "merge": "judged:judge.model=big"},
         {"planner": {"name": "sample", "options": {"merge": "judged:judge.model=big"}}},
-        {"planner": "route:path=/etc/passwd"},
+        {"planner": "route-record:path=/etc/passwd"},
         {
             "planner": {
                 "name": "route",
-                "options": {"candidates": [{"name": "refine", "options": {"draft": {"model": "big"}}}]},
+                "options": {"planners": [{"name": "refine", "options": {"draft": {"model": "big"}}}]},
             }
         },
     ],
@@ -289,8 +289,9 @@ _FIELDS = ("cache_salt", "priority", "best_of", "n", "temperature", "chat_templa
 _HOSTILE = [
     {"name": "fixed", "options": {"path": "/etc/hostile"}}, {"name": "judged", "options": {"judge": {"model": "big"}}},
     {"name": "layers", "options": {"models": ["big"]}}, {"name": "single", "options": {"answer": {"model": "big"}}},
-    {"name": "react", "options": {}}, {"name": "route", "options": {"path": "/etc/hostile"}}, "judged:judge.model=big",
-    {"name": "code-search", "options": {"tool": "look"}}, {"name": "tool", "options": {"tool": "look"}},
+    {"name": "react", "options": {}}, {"name": "route-record", "options": {"path": "/etc/hostile"}},
+    "judged:judge.model=big", {"name": "code-search", "options": {"tool": "look"}},
+    {"name": "tool", "options": {"tool": "look"}},
 ]  # fmt: skip
 
 

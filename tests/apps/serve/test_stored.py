@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from plait.core.errors import ConfigError
 from plait.runtime.journal.documents import Documents
 from plait.workers.scripted import Reply
 from plait_server.response_store import ResponseStore, StoredResponse
@@ -62,6 +63,29 @@ async def told(chats: Any, stream: bool) -> None:
     made = await chats.create(model="q", messages=ASK, store=True, stream=stream)
     async for _ in made:
         pass
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+async def test_what_was_confirmed_is_on_the_disk(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """A server that is killed after its answer must not lose what the answer says is stored."""
+    put, slow = Documents.put, threading.Event()
+
+    def put_late(*arguments: Any) -> None:
+        slow.wait(0.3)
+        put(*arguments)
+
+    monkeypatch.setattr(Documents, "put", put_late)
+    where = tmp_path / "runs.db"
+    async with serve("one two", journal=str(where)) as served, httpx.AsyncClient(timeout=30) as http:
+        body = {"model": "q", "store": True, "messages" if "chat" in path else "input": ASK}
+        said = await http.post(f"{served.base}/{path}", json=body)
+        assert said.status_code == 200
+        there = Documents(where, "completion" if "chat" in path else "response").get(said.json()["id"])
+        assert there is not None and b"one two" in there[2]
+        monkeypatch.setattr(Documents, "put", lambda *_: (_ for _ in ()).throw(ConfigError("the disk is full")))
+        assert (await http.post(f"{served.base}/{path}", json=body)).status_code == 503
 
 
 async def test_what_failed_is_not_kept(serve: Any) -> None:

@@ -84,12 +84,12 @@ def nested(planner: dict[str, Any]) -> list[dict[str, Any]]:
     """A planner alone and within others."""
     tiers = [{"planner": "single"}, {"planner": planner}]
     agent = {"name": "a", "description": "d", "planner": planner}
-    routed = {"name": "route", "options": {"criterion": "record", "candidates": tiers}}
+    routed = {"name": "route-record", "options": {"candidates": tiers}}
     within = {"name": "react", "options": {"agents": [{**agent, "agents": [{**agent, "name": "b"}]}]}}
     replanned = {"name": "replans", "options": {"planner": "single", "others": [planner]}}
     deep = {
-        "name": "route",
-        "options": {"criterion": "record", "candidates": [{"planner": "single"}, {"planner": within}]},
+        "name": "route-record",
+        "options": {"candidates": [{"planner": "single"}, {"planner": within}]},
     }
     return [planner, routed, within, {"name": "sample", "options": {"merge": replanned}}, deep]
 
@@ -137,7 +137,7 @@ def test_what_is_within_the_width_passes_at_every_depth() -> None:
         ("sample:n=257", "planner.n", 257),
         ("refine:rounds=1000x1", "planner.rounds", 1001),
         (
-            'route:criterion=record,candidates=["single",{"planner":"sample:n=1000"}]',
+            'route-record:candidates=["single",{"planner":"sample:n=1000"}]',
             "planner.candidates[1].planner.n",
             1000,
         ),
@@ -185,7 +185,7 @@ async def test_the_server_answers_400() -> None:
             for planner in (
                 "sample:n=257",
                 "refine:rounds=1000x1",
-                'route:criterion=record,candidates=["single","sample:n=1000"]',
+                'route-record:candidates=["single","sample:n=1000"]',
             ):
                 body = {"model": f"plait/{planner}", "messages": [{"role": "user", "content": "What is 2 + 2?"}]}
                 answer = await client.post("/v1/chat/completions", json=body)

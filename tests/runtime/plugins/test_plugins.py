@@ -124,7 +124,7 @@ def test_a_third_partys_plugin(plugins: Plugins, theirs: Path) -> None:
         ("merge", "majorty", ["no merge 'majorty'", "did you mean 'majority'", "plait plugins"]),
         ("policy", "critical-pat", ["did you mean 'critical-path'", "plait plugins"]),
         ("policy", "majority", ["no policy 'majority'", "is a merge"]),
-        ("planner", "by_complexity", ["any more", "route:criterion=features"]),
+        ("planner", "by_complexity", ["any more", "write route-features"]),
         ("planner", "zzz", ["no planner 'zzz'", "there are: ", "single"]),
         ("planner", "", ["no planner ''"]),
         ("planner", "../planners/single", ["no planner"]),

@@ -15,11 +15,10 @@ from plait.apps import main
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
 from plait.core.errors import ConfigError
 from plait.runtime.client.config import Config
-from plait.runtime.client.profile import profile_file
 from plait.workers.scripted import Reply, Scripted
 from plait_research.calibrate import compared
 from plait_research.simulation.calibrate import SOON, RecordedAttempt, RecordedSession, fit, recorded
-from plait_research.simulation.engine_profile import EngineProfile, load_engine
+from plait_research.simulation.engine_profile import EngineProfile, load_engine, profile_file
 from plait_research.simulation.latency import varied
 from plait_research.simulation.simulator import SimReport, simulate
 from plait_research.simulation.workload import simulate_workload

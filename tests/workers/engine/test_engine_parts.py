@@ -7,6 +7,7 @@ import functools
 import os
 import tempfile
 import threading
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from tokenizers.decoders import DecodeStream
 
 from plait.core import ModelCall, Progress, Ref, Result, Text, Tokens
 from plait.core.errors import EngineError
+from plait.core.events import Job
+from plait.core.interfaces import Tell
 from plait.core.result import Failure
 from plait.workers._shared import resources
-from plait.workers._shared.batch_streams import Inbox, Stream
+from plait.workers._shared.batch_streams import CallbackWorker, Inbox, Reporter, together
 from plait.workers._shared.prompt import Prompter
 from plait.workers.engine.vllm_process import environment
 
@@ -321,67 +324,83 @@ def test_cores_that_are_not_there_are_refused() -> None:
 # --- from thread to loop ---------------------------------------------------------------------------------------------
 
 
-async def test_news_that_piled_up_comes_as_one() -> None:
-    stream = Stream()
-    stream.push(Progress("a", 1, -1.0))
-    stream.push(Progress("bc", 3, -2.0))
-    stream.push(Progress("", 0))
-    stream.push(Result(value="abc"))
-    stream.push(Failure(kind="X", message="too late"))
-    assert [item async for item in stream] == [Progress("abc", 4, -1.75), Result(value="abc")]
+def test_a_reporter_drops_empty_progress_and_what_follows_the_end() -> None:
+    seen: list[Any] = []
+    reporter = Reporter(seen.append)
+    for item in (Progress("", 0), Progress("a", 0), Progress("", 2), Result(value="a"), Progress("late", 1)):
+        reporter.push(item)
+    reporter.push(Failure(kind="X", message="too late"))
+    assert seen == [Progress("a", 0), Progress("", 2), Result(value="a")] and reporter.ended
 
 
-async def test_what_comes_together_is_told_together() -> None:
-    stream = Stream()
-    stream.push(Progress("a", 1, None, (7,)))
-    stream.push(Progress("", 2, -1.0, (8, 9), 3.0, 2.5))
-    stream.push(Progress("b", 1, -4.0, (5,)))
-    stream.push(Result(value="ab"))
-    (news, _) = [item async for item in stream]
-    assert news == Progress("ab", 4, -2.0, (7, 8, 9, 5), 3.0, 2.5)
+async def test_a_reader_that_leaves_cancels_the_job_and_one_that_read_the_end_does_not() -> None:
+    class Telling(CallbackWorker):
+        name, slots, serves = "telling", 3, ("think",)
+
+        def begin(self, job: Job, tell: Tell) -> None:
+            for item in (Progress("a", 1), Result(value="a"))[: job.attempt]:
+                tell(item)
+
+        async def cancel(self, attempt: int) -> None:
+            stops.append(attempt)
+
+    stops: list[int] = []
+    waiting, left, read = (
+        Telling().run(Job(attempt=n, run="r", step="r:s", op=ModelCall(prompt="?"))) for n in range(3)
+    )
+    task = asyncio.ensure_future(anext(waiting))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    async with aclosing(left):  # type: ignore[type-var]
+        assert await anext(left) == Progress("a", 1)
+    assert [item async for item in read] == [Progress("a", 1), Result(value="a")]
+    assert stops == [0, 1]
 
 
-async def test_a_quiet_stream_gives_its_end_only() -> None:
-    stream = Stream(quiet=True)
-    stream.push(Progress("a", 1))
-    assert not stream.ended
-    stream.push(Result(value="a"))
-    assert stream.ended and [item async for item in stream] == [Result(value="a")]
+def test_the_fields_of_merged_progress_are_joined() -> None:
+    pieces = [Progress("a", 1, None, (7,)), Progress("", 2, -1.0, (8, 9), 3.0, 2.5), Progress("b", 1, -4.0, (5,))]
+    assert together(pieces) == Progress("ab", 4, -2.0, (7, 8, 9, 5), 3.0, 2.5)
 
 
 async def test_one_wake_up_of_the_loop_brings_all_that_was_posted(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     inbox: Inbox[str] = Inbox(loop)
-    streams = [Stream() for _ in range(50)]
+    seen: list[list[Any]] = [[] for _ in range(50)]
+    reporters = [Reporter(each.append) for each in seen]
     calls: list[Any] = []
     real = loop.call_soon_threadsafe
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: calls.append(args) or real(*args))
 
     def work() -> None:
-        for stream in streams:
-            inbox.post([(stream, Progress("x", 1)), (stream, Result(value="x"))])
+        for reporter in reporters:
+            inbox.post([(reporter, Progress("x", 1))])
+        for reporter in reporters:  # another step: the loop has not taken the first, and gets the two as one
+            inbox.post([(reporter, Progress("y", 1)), (reporter, Result(value="xy"))])
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()  # the loop is held meanwhile, so nothing is delivered in between
-    ends = [[item async for item in stream] for stream in streams]
-    assert all(items == [Progress("x", 1), Result(value="x")] for items in ends)
+    await asyncio.sleep(0)
+    assert all(each == [Progress("xy", 2), Result(value="xy")] for each in seen)
     assert len(calls) == 1
 
 
 async def test_an_end_does_not_overtake_what_was_called_before_it() -> None:
     inbox: Inbox[str] = Inbox(asyncio.get_running_loop())
-    stream = Stream()
+    seen: list[Any] = []
+    reporter = Reporter(seen.append)
 
     def work() -> None:
-        inbox.post([(stream, Progress("x", 1))])
-        inbox.call(lambda: stream.push(Progress("y", 1)))
-        inbox.post([(stream, Result(value="xy"))])
+        inbox.post([(reporter, Progress("x", 1))])
+        inbox.call(lambda: reporter.push(Progress("y", 1)))
+        inbox.post([(reporter, Result(value="xy"))])
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()  # the loop is held meanwhile, so all three wait for it
-    assert [item async for item in stream] == [Progress("xy", 2), Result(value="xy")]
+    await asyncio.sleep(0)
+    assert seen == [Progress("x", 1), Progress("y", 1), Result(value="xy")]
 
 
 async def test_a_thread_sleeps_until_there_is_an_order() -> None:
@@ -398,4 +417,4 @@ def test_news_for_a_loop_that_is_closed_are_dropped() -> None:
     loop = asyncio.new_event_loop()
     inbox: Inbox[int] = Inbox(loop)
     loop.close()
-    inbox.post([(Stream(), Result())])
+    inbox.post([(Reporter(print), Result())])

@@ -10,7 +10,7 @@ import pytest
 from plait.core import Sampling
 from plait.core.errors import ConfigError
 from plait.workers._shared import resources
-from plait.workers._shared.batch_streams import Stream
+from plait.workers._shared.batch_streams import Reporter
 from plait.workers._shared.resources import identity
 from plait.workers.engine import Engine
 from plait.workers.engine.engine_loader import arguments
@@ -43,7 +43,7 @@ def test_names_that_were_moved_are_noticed_at_the_start(
 def test_a_renamed_state_does_not_break_the_engines_thread(caplog: pytest.LogCaptureFixture) -> None:
     core: Any = Core.__new__(Core)
     core._states, core.peeks = {"inner": SimpleNamespace(detokenizer=SimpleNamespace())}, True
-    request = EngineRequest("1", Stream(), [1], Sampling(), False, inner="inner")
+    request = EngineRequest("1", Reporter(print), [1], Sampling(), False, inner="inner")
     assert core._seen(request) is None
     assert core.peeks is False and core._seen(request) is None
     assert len([each for each in caplog.records if "report every step" in each.getMessage()]) == 1

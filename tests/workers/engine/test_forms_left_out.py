@@ -10,7 +10,7 @@ import pytest
 from plait.core.ops import Function, ModelCall
 from plait.core.result import Failure
 from plait.core.sampling import Sampling, StructuredOutput
-from plait.workers._shared.batch_streams import Stream
+from plait.workers._shared.batch_streams import Reporter
 from plait.workers._shared.function_calls import forced
 from plait.workers._shared.prompt import Prompter
 from plait.workers.engine.requests import EngineOutputs, EngineRequest
@@ -41,7 +41,7 @@ def test_a_form_is_left_out_only_where_it_may_be(required: bool, rejects: bool) 
     core.cached, core._unkept = None, set()
     form = StructuredOutput(kind="json", spec={"type": "object"}, required=required)
     params = SimpleNamespace(structured_outputs=form)
-    order = EngineRequest("1", Stream(), [1, 2], Sampling(structured=form), False, params=params)
+    order = EngineRequest("1", Reporter(print), [1, 2], Sampling(structured=form), False, params=params)
     news: EngineOutputs = []
     core.add(order, news)
     if not rejects:

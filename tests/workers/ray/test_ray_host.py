@@ -65,7 +65,7 @@ async def test_nothing_is_kept_of_cancels_that_come_too_late() -> None:
     await asyncio.wait_for(host.exchange(0, [job(1, "a")]), 300)
     waiting = asyncio.ensure_future(host.exchange(1, [], [1]))
     await asyncio.sleep(0.01)
-    assert not host._early and not host._tasks and not host._begun and not host._calls
+    assert not host._tasks and not host._live and not host._calls
     waiting.cancel()
     await host.close()
 

@@ -9,18 +9,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core import Progress
+from plait.core import ModelCall, Progress
 from plait.core.errors import EngineError, WorkerError
-from plait.core.result import Failure
-from plait.workers._shared.batch_streams import Stream, TokenBatch
+from plait.core.events import Job
+from plait.core.result import Failure, Result
+from plait.workers._shared.batch_streams import TokenBatch
 from plait.workers.ray import RayWorker, token_pipe
-from plait.workers.ray.token_pipe import HEAD, IdsIn, IdsOut, TokenBuffer
+from plait.workers.ray.token_pipe import HEAD, ActorJob, IdsIn, IdsOut, TokenBuffer
 from plait.workers.scripted import Reply
 
 HOST = "plait.workers.scripted:Scripted"
@@ -135,43 +136,68 @@ async def test_each_actor_has_a_pipe_of_its_own_and_no_file_is_left() -> None:
     told.close()
 
 
-async def test_ids_from_the_pipe_are_told_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_pipe, "TELL_SECONDS", 0.0)
-    stream = Stream()
-    told = TokenBuffer({7: stream})
-    path = told.open()
+def live(attempt: int, seen: list[Any], report: bool = False) -> ActorJob:
+    job = Job(attempt=attempt, run="r", step=f"r:{attempt}", op=ModelCall(prompt="x"), report=report)
+    return ActorJob(job, seen.append)
+
+
+@pytest.mark.parametrize(("report", "tokens"), [(True, 16), (False, 256)])
+def test_ids_are_reported_in_pieces_of_a_fixed_size_and_seldom_where_nobody_counts_them(
+    report: bool, tokens: int
+) -> None:
+    seen: list[Any] = []
+    buffer = TokenBuffer({7: live(7, seen, report)})
+    for number in range(0, 1000, 4):
+        buffer.keep(TokenBatch([7], [4], list(range(number, number + 4))))
+    assert [len(item.ids) for item in seen] == [tokens] * (1000 // tokens)
+    buffer.report_all()
+    buffer.report_all()
+    assert [token for item in seen for token in item.ids] == list(range(1000))
+    assert all(item.tokens == len(item.ids) for item in seen)
+
+
+@pytest.mark.parametrize("item", [Progress("a", 1, None, (9,)), Progress("", 1, None, (9,), 3.0), Progress("", 1)])
+def test_what_is_more_than_ids_is_reported_at_once_with_the_ids_before_it(item: Progress) -> None:
+    seen: list[Any] = []
+    job = live(7, seen)
+    for each in (Progress("", 4, -1.0, (1, 2, 3, 4)), item, Progress("", 1, -1.0, (5,)), Result(value="a")):
+        job.push(each)
+    news, end = seen
+    assert (news.text, news.tokens, news.group) == (item.text, 5, item.group) and news.ids == (1, 2, 3, 4, *item.ids)
+    assert end == Result(value="a")
+
+
+async def test_ids_from_the_pipe_are_kept_as_they_come() -> None:
+    seen: list[Any] = []
+    job = live(7, seen)
+    buffer = TokenBuffer({7: job})
+    path = buffer.open()
     assert path is not None
     out = IdsOut(path)
-    heard: list[int] = []
-    sums = list(accumulate(range(1, 6)))
-    news = aiter(stream)
-    for number in sums:
+    for number in range(1, 6):
         out.write(TokenBatch([7], [1], [number]))
-        item = await asyncio.wait_for(anext(news), 300)
-        assert isinstance(item, Progress)
-        heard += item.ids
-    assert heard == sums
+        async with asyncio.timeout(300):
+            while [token for each in job._kept for token in each.ids] != list(range(1, number + 1)):
+                await asyncio.sleep(0)
+    assert not seen
     out.close()
-    told.close()
+    buffer.close()
 
 
 @pytest.mark.parametrize("pipe", [True, False])
-async def test_ids_of_checkpoints_are_told_now_and_then_and_all_of_them_when_the_actor_dies(
-    monkeypatch: pytest.MonkeyPatch, pipe: bool
-) -> None:
+async def test_ids_of_checkpoints_are_kept_until_the_actor_dies(monkeypatch: pytest.MonkeyPatch, pipe: bool) -> None:
     worker = RayWorker(HOST, {"replies": REPLIES}, restarts=0)
-    streams = {attempt: Stream() for attempt in (7, 8)}
-    worker._streams.update(streams)
-    path = worker._told.open()
+    seen: dict[int, list[Any]] = {7: [], 8: []}
+    worker._live.update({attempt: live(attempt, items) for attempt, items in seen.items()})
+    path = worker._tokens.open()
     assert path is not None
     out = IdsOut(path)
-    worker._told.opened()
-    worker._told.keep(TokenBatch([7, 9], [2, 1], [1, 2, 99]))  # nobody waits for attempt 9
-    assert worker._told._kept == {}
+    worker._tokens.opened()
+    worker._tokens.keep(TokenBatch([7, 9], [2, 1], [1, 2, 99]))  # nobody waits for attempt 9
     for checkpoint in (TokenBatch([8, 7], [1, 2], [5, 3, 4]), TokenBatch([7], [1], [6])):
-        (out.write if pipe else worker._told.keep)(checkpoint)
-    assert worker._told._kept == ({} if pipe else {8: [5], 7: [3, 4, 6]})
+        (out.write if pipe else worker._tokens.keep)(checkpoint)
     out.close()
+    assert seen == {7: [], 8: []}
 
     async def read() -> str:
         return "it was killed"
@@ -179,27 +205,22 @@ async def test_ids_of_checkpoints_are_told_now_and_then_and_all_of_them_when_the
     monkeypatch.setattr(worker, "_read", read)
     await worker._follow()
     for attempt, ids in ((7, (1, 2, 3, 4, 6)), (8, (5,))):
-        news, end = [item async for item in streams[attempt]]
+        news, end = seen[attempt]
         assert isinstance(news, Progress) and (news.ids, news.tokens, news.text) == (ids, len(ids), "")
         assert isinstance(end, Failure) and end.lost and "it was killed" in end.message
 
 
-async def test_ids_are_told_before_the_news_that_the_actor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ids_are_reported_before_the_news_that_the_actor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = RayWorker(HOST, {"replies": REPLIES}, restarts=1)
-    stream = worker._streams[7] = Stream()
-    heard: list[str] = []
-
-    async def reader() -> None:
-        async for item in stream:
-            heard.append(type(item).__name__)
+    heard: list[Any] = []
+    worker._live[7] = live(7, heard)
 
     async def watcher() -> None:
         async for healthy in worker.health():
-            heard.append(f"healthy: {healthy}")
+            heard.append(healthy)
 
     async def read() -> str:
-        worker._told._due = float("inf")
-        worker._told.keep(TokenBatch([7], [2], [1, 2]))
+        worker._tokens.keep(TokenBatch([7], [2], [1, 2]))
         return "it was killed"
 
     async def make() -> None:
@@ -207,11 +228,11 @@ async def test_ids_are_told_before_the_news_that_the_actor_is_gone(monkeypatch: 
 
     monkeypatch.setattr(worker, "_read", read)
     monkeypatch.setattr(worker, "_make", make)
-    tasks = [asyncio.create_task(watcher()), asyncio.create_task(reader())]
+    watching = asyncio.create_task(watcher())
     await asyncio.sleep(0)
     await worker._follow()
-    await asyncio.gather(*tasks)
-    assert heard == ["Progress", "healthy: False", "Failure"]
+    await watching
+    assert [type(item) for item in heard] == [Progress, bool, Failure] and heard[1] is False
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ async def test_a_job_that_cannot_be_sent_fails_alone() -> None:
     worker._actor = Actor()
     (end,) = await asyncio.wait_for(_everything(worker), 300)
     assert isinstance(end, Failure) and not end.lost and "cannot pickle this" in end.message
-    assert not worker._streams and not worker._replies and worker._calls == 0
+    assert not worker._live and not worker._replies and worker._calls == 0
 
 
 def test_a_cluster_that_wants_a_token_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

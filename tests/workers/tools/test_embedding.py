@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from plait import AsyncOrchestrator
-from plait.core.errors import ToolError
+from plait.core.errors import ConfigError, ToolError
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.embed import embedder
+from plait_research.tools.process_rewards import tokenizer_of
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -107,3 +110,26 @@ async def test_a_vote_over_classes_of_an_embedding(server: str, up: bool, why: s
         answer = await orchestrator.run("q", planner="sample:n=5", merge="equivalent:ask=embedding")
     assert answer.answer == "aa" and answer.why.startswith(why)
     assert up or "embed gave no vectors" in answer.why
+
+
+def test_what_is_loaded_from_a_hub_has_the_revision_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name alone is whatever its owner has put there that day."""
+    named: list[object] = []
+
+    class Auto:
+        @staticmethod
+        def from_pretrained(model: str, **options: object) -> object:
+            named.append((model, options))
+            raise OSError("no hub here")
+
+    fake = {"AutoModel": Auto, "AutoTokenizer": Auto}
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(**fake))
+    monkeypatch.setitem(
+        sys.modules, "transformers.utils", SimpleNamespace(logging=SimpleNamespace(disable_progress_bar=int))
+    )
+    with pytest.raises(ToolError, match="no hub here"):
+        embedder("org/letters", revision="0a1b2c3")(texts=["a"])
+    with pytest.raises(ConfigError, match="no hub here"):
+        tokenizer_of("org/letters", "0a1b2c3")
+    assert named == [("org/letters", {"revision": "0a1b2c3"})] * 2

@@ -28,10 +28,9 @@ from ...core.ops import Function, Join, ModelCall, Plugin, Ref, Text, Tokens, To
 from ...core.plan import Plan, Step
 from ...core.request import Request
 from ...core.rights import Rights
-from ...core.routing import Odds, Tier
 from ...core.sampling import Generation, Sampling, StructuredOutput
 from ...core.task import Task
-from ...runtime.client.profile import AUTO
+from ...runtime.client.request_preparation import AUTO
 from ...runtime.plugins.loader import Plugins
 
 __all__ = ["ROWS", "Check", "check", "leaves", "option_check"]
@@ -101,8 +100,6 @@ _TABLE: dict[type[BaseModel], dict[Check, str]] = {
     StructuredOutput: {"free": "kind spec required"},
     ToolCall: {"free": "kind args approve", "tool": "tool"},
     Join: {"free": "kind on_failure quorum deadline early", "merge": "merge"},
-    Odds: {"free": "bias weights"},
-    Tier: {"free": "cost bias weights runs wins losses", "inside": "after", "planner": "planner"},
     Agent: {"free": "name description instructions tools budget", "inside": "agents handoffs", "planner": "planner"},
 }  # fmt: skip
 """`Step.priority` is free here, and held in `Rights.hold`: a tenant's may be 0 or more."""

@@ -4,12 +4,13 @@ Plain data, that can be printed, written and sent."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, InstanceOf, JsonValue, PlainSerializer, PlainValidator
 
@@ -22,7 +23,9 @@ from ...core.ops import Kind
 from ...core.plan import Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord, steps_table
+from ...core.request import Request
 from ...core.result import NO_USAGE, Failure, Finish, Token, Usage, as_failure
+from ...core.task import Task
 from ...core.tools.context import Question
 from ...core.values import Frozen, as_text, split_reasoning
 from ..runlog import RunRecord
@@ -433,3 +436,23 @@ def _attempt(step: StepRecord) -> tuple[float | None, float | None, float]:
             started = at
         before = state
     return ready, started, left
+
+
+class Lessons(Protocol):
+    """Lets planners learn from ended runs. plait-research has the implementation."""
+
+    def follow(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
+        """Have a run's planner learn when the run has ended."""
+        ...
+
+    async def feedback(self, run: str, right: float) -> bool:
+        """Rate the answer of an ended run, from 0 (wrong) to 1 (right); return whether its planner learned from it."""
+        ...
+
+    async def counted(self, run: str) -> bool:
+        """Return whether a planner has learned from a run, once that is written."""
+        ...
+
+    async def settled(self, path: JsonValue = None) -> None:
+        """Wait until the feedback of ended runs is written: to one path, or to all."""
+        ...

@@ -12,7 +12,7 @@ import os
 import secrets
 import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -44,13 +44,13 @@ from ..journal.location import Database, Location, located
 from ..journal.resume import OnUncertainSideEffect
 from ..journal.sessions import JournalSink, Resumer, RunEntry
 from ..journal.writer import Recorder
+from ..plugins.entry_points import demand_hook
 from ..plugins.loader import Plugins
 from ..plugins.trust import trust
-from .answer import Answer, Mode, RunEvent
+from .answer import Answer, Lessons, Mode, RunEvent
 from .config import Config
 from .flow import LiveFlow, ProgramFlow
 from .handle import Handle, Questions, read_answer
-from .learned_state import Lessons
 from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
@@ -147,7 +147,6 @@ class AsyncOrchestrator:
         self._watchers: list[Watcher] = []
         self._handles: dict[str, Handle] = {}
         self._pool: Pool | None = None
-        self.lessons = Lessons(self.plugins.planner)
         self.on_taken: Callable[[Handle], object] | None = None
         """Called with each run that was taken over from another process of the pool, when it resumes here."""
 
@@ -254,7 +253,8 @@ class AsyncOrchestrator:
         driver, self._driver = self._driver, None
         if driver is not None:
             await driver.close()
-        await self.lessons.settled()
+        if "lessons" in vars(self):
+            await self.lessons.settled()
         if self._pool is not None:
             await self._pool.close()
         self._home.leave()
@@ -335,7 +335,7 @@ class AsyncOrchestrator:
                 raise UsageError("`output` needs a planner: parse the answer of your own plan yourself")
         if self.config.mcp:
             await self.start()  # what their servers offer is known only then
-        if plan is None and (path := self._briefs.path_of(request)) is not None:
+        if "lessons" in vars(self) and plan is None and (path := self._briefs.path_of(request)) is not None:
             await self.lessons.settled(path)
         async with self._submitting:
             if perf_counter() - self._turn > LOOP_SLICE_S:  # thousands at once do not stall the event loop
@@ -487,6 +487,11 @@ class AsyncOrchestrator:
             self.lessons.follow(submitted.request, task, handle.finished)
         questions.handle(handle)
         return handle
+
+    @cached_property
+    def lessons(self) -> Lessons:
+        """What planners learn from ended runs: `lessons.feedback(run, right)` rates an answer. Raises `UsageError`."""
+        return demand_hook("lessons", "Planners that learn")(self.plugins.planner)
 
     @property
     def workers(self) -> Sequence[Worker]:

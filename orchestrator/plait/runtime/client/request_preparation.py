@@ -23,16 +23,17 @@ from ...core.tools.tool import Tool, ToolSpec
 from ...core.value_sizes import cost_of
 from ...core.values import writable
 from ..driver.typed_answers import check_schema
+from ..plugins.entry_points import demand_hook
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
 from ..plugins.trust import is_untrusted, named, trust
 from .config import Config
-from .learned_state import with_learned
 from .pricing import demand
-from .profile import AUTO, settled
 
-__all__ = ["Briefs", "Live", "Own", "ToolLike", "apart", "build_request", "of_kind"]
+__all__ = ["AUTO", "Briefs", "Live", "Own", "ToolLike", "apart", "build_request", "of_kind"]
 
+AUTO = "auto"
+"""The option `n` of a planner that takes as many branches as end in time; plait-research chooses the number."""
 _SCALARS = frozenset((str, int, float, bool, NoneType))
 _FIELDS = frozenset((*Request.model_fields, "tokens", "seconds"))
 _MOST_SHARED = 64
@@ -278,11 +279,11 @@ class Briefs:
         """
         spec, generation = request.planner, request.generation
         if AUTO in spec.options.values():
-            spec = settled(spec, self._plugins, self._config, request.budget)
+            choose = demand_hook("auto-width", "Predictions for `n=auto`")
+            spec = choose(spec, self._plugins, self._config, request.budget)
         planner = self._plugins.class_of("planner", spec.name)
         assert issubclass(planner, Planner)
-        if "path" in spec.options:
-            spec = with_learned(spec, planner, request)
+        spec = planner.resolve_options(spec, request)
         options = dict(spec.options)
         if request.n is not None:
             if "n" not in planner.model_fields:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import ConfigError, RunTaken
 from .location import Database
-from .migrations import MIGRATIONS
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["connected", "explain_errors", "open_connection"]
-
+MIGRATIONS = Path(__file__).parent / "migrations"
 _prepared: set[str] = set()
 """Addresses whose tables are up to date."""
 
@@ -72,8 +71,10 @@ def _migrate(db: psycopg.Connection[Any], where: Database) -> None:
         db.execute("CREATE TABLE IF NOT EXISTS plait.migrations (version int PRIMARY KEY, at timestamptz NOT NULL)")
         row = db.execute("SELECT coalesce(max(version), 0) FROM plait.migrations").fetchone()
         version = row[0] if row is not None else 0
-        if version > len(MIGRATIONS):
+        # Each script runs once, in order, and is never changed: a change of the tables is another script.
+        scripts = sorted(MIGRATIONS.glob("*.sql"))
+        if version > len(scripts):
             raise ConfigError(f"the tables of {where} are of a newer version of plait: upgrade plait")
-        for number, statements in enumerate(MIGRATIONS[version:], version + 1):
-            db.execute(statements)
+        for number, script in enumerate(scripts[version:], version + 1):
+            db.execute(script.read_bytes())
             db.execute("INSERT INTO plait.migrations VALUES (%s, now())", (number,))

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GROUPS", "HOOKS", "InstalledPlugin", "find_hook", "installed"]
+from ...core.errors import UsageError
+
+__all__ = ["GROUPS", "HOOKS", "InstalledPlugin", "demand_hook", "find_hook", "installed"]
 
 GROUPS = {
     "planner": "plait.planners",
@@ -30,7 +32,8 @@ GROUPS = {
 }
 """The group of entry points for each kind of plugin."""
 HOOKS = "plait.hooks"
-"""The group of functions that plait calls if a side distribution offers them: `forecast` for `plait plan --price`."""
+"""The group of functions that plait calls if a side distribution offers them: `forecast` for `plait plan --price`,
+`lessons` for planners that learn, `auto-width` for `n=auto`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,11 @@ def find_hook(name: str) -> Callable[..., Any] | None:
     """Return the function that a distribution offers under a name in `HOOKS`, or `None`."""
     entries = importlib.metadata.entry_points(group=HOOKS, name=name)
     return next((entry.load() for entry in entries), None)
+
+
+def demand_hook(name: str, what: str) -> Callable[..., Any]:
+    """Return the function that plait-research offers under a name in `HOOKS`. Raises `UsageError` without it."""
+    hook = find_hook(name)
+    if hook is None:
+        raise UsageError(f"{what} are in plait-research. Install it: pip install 'plait[research]'.")
+    return hook

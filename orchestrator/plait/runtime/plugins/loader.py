@@ -340,7 +340,7 @@ def _ours(kind: PluginKind, name: str) -> type:
     raise PluginError(_unknown(kind, name, known.values()))
 
 
-_MOVED = {"auto": "route", "by-complexity": "route:criterion=features", "portfolio": "route:criterion=record"}
+_MOVED = {"auto": "route", "by-complexity": "route-features", "portfolio": "route-record"}
 """Names that planners have no longer."""
 
 

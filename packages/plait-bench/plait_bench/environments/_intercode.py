@@ -32,7 +32,7 @@ def of_shell(first: State, ours: State, gold: State, output: str, wanted: str) -
 
 
 def _changes(first: State, now: State) -> set[tuple[str, str]]:
-    """Return what `git status --short` would list: changed, deleted, and new; new folders as a whole."""
+    """List the files that `git status --short` lists: changed, deleted, and new; new folders as a whole."""
     before, after = _tracked(first), _tracked(now)
     changes = {("M" if name in after else "D", name) for name in before if before[name] != after.get(name)}
     folders = {name[: place + 1] for name in before for place, sign in enumerate(name) if sign == "/"}
@@ -43,15 +43,15 @@ def _changes(first: State, now: State) -> set[tuple[str, str]]:
 
 
 def _tracked(state: State) -> dict[str, tuple[str, bool]]:
-    """Return what git compares of files and links: the content, and whether it may be executed."""
+    """Return the properties of files and links that git compares: the content, and whether it may be executed."""
     modes = state["modes"]
     files = {name: (text, bool(int(modes.get(name, "644"), 8) & 0o100)) for name, text in state["files"].items()}
     return files | {name: (target, False) for name, target in state["links"].items()}
 
 
 def _content(state: State, path: str) -> Any:
-    """Return what a checksum is taken of: a file, or the files below a folder (theirs takes none of a folder with a dot
-    in its path)."""
+    """Return the bytes that a checksum covers: those of a file, or of the files below a folder. InterCode's own
+    skips folders with a dot in their path."""
     if not path.endswith("/"):
         return state["files"].get(path)
     return "." in path or {name: text for name, text in state["files"].items() if name.startswith(path)}

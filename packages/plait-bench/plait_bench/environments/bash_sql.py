@@ -21,9 +21,9 @@ from ._intercode import of_rows, of_shell
 __all__ = ["BashSqlEnvironment"]
 
 _MOST = 8_000
-"""Characters of a command's output that are told."""
+"""Most characters of a command's output in the report."""
 _ROWS = 200
-"""Rows of a statement that are told."""
+"""Most rows of a statement in the report."""
 _RUNNER = """
 import base64, csv, io, json, os, re, shutil, sqlite3, stat, subprocess, sys, tarfile
 

@@ -24,7 +24,7 @@ class HumanEvalEnvironment(CodeEnvironment):
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Run a program on the hidden tests. Raises `ToolError` where the sandbox does not work."""
         if not isinstance(wanted, dict) or not isinstance(wanted.get("test"), str):
-            raise ToolError('what a function is wanted to do is said as {"test": "def check(candidate): …"}')
+            raise ToolError('write what a function must do as {"test": "def check(candidate): …"}')
         if not isinstance(answer, str):
             return False
         problem = json.loads(self.text)

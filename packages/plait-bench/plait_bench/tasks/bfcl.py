@@ -70,7 +70,9 @@ class Bfcl(Task):
         try:
             self._asked = BfclQuestion.model_validate_json(self.text)
         except (ValidationError, ValueError):
-            raise TaskError(f"the request is no question of the leaderboard; write, for example: {_EXAMPLE}") from None
+            raise TaskError(
+                f"the request is not a question of the leaderboard; write, for example: {_EXAMPLE}"
+            ) from None
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the question, with the functions if they are to be listed."""

@@ -52,7 +52,7 @@ def read(text: str) -> list[str]:
     words = _WORD.findall(bare)
     if not words or "".join(words) != "".join(bare.split()):
         shown = text if len(text) <= 60 else text[:57] + "…"
-        raise TaskError(f"{shown!r} is no sum of numbers and brackets with + - *; {_EXAMPLE}")
+        raise TaskError(f"{shown!r} is not a sum of numbers and brackets with + - *; {_EXAMPLE}")
     return [str(int(word)) if word.isdigit() else word for word in words]
 
 
@@ -80,7 +80,7 @@ def _close(known: list[BracketStep], words: list[str]) -> str:
     """Add the step of a line, and return its name."""
     turns = all((word in "+-*") == bool(place % 2) for place, word in enumerate(words))
     if len(words) < 3 or len(words) % 2 == 0 or not turns:
-        raise TaskError(f"{' '.join(words)!r} is no line of numbers with operators between them; {_EXAMPLE}")
+        raise TaskError(f"{' '.join(words)!r} is not a line of numbers with operators between them; {_EXAMPLE}")
     if len(known) == len(LETTERS):
         raise TaskError(f"there are more than {len(LETTERS)} steps: a sum has at most {len(LETTERS) - 1} brackets")
     name = LETTERS[len(known)]

@@ -47,7 +47,7 @@ class HumanEval(Task):
         try:
             self._problem = HumanEvalProblem.model_validate_json(self.text)
         except (ValidationError, ValueError):
-            raise TaskError(f"the request is no problem of HumanEval; write, for example: {_EXAMPLE}") from None
+            raise TaskError(f"the request is not a problem of HumanEval; write, for example: {_EXAMPLE}") from None
 
     @property
     def entry(self) -> str:

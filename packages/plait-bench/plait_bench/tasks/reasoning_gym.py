@@ -44,7 +44,7 @@ class ReasoningGym(Task):
         try:
             self._problem = GymProblem.model_validate_json(self.text)
         except (ValidationError, ValueError):
-            raise TaskError(f"the request is no problem of Reasoning Gym; write, for example: {_EXAMPLE}") from None
+            raise TaskError(f"the request is not a problem of Reasoning Gym; write, for example: {_EXAMPLE}") from None
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the question, with the form of its answer."""

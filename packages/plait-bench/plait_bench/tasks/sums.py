@@ -37,7 +37,7 @@ class Sums(Task):
         example = "write for example: 14 - 3 * 4 + 9"
         if len(self.text) > 200 or not _TEXT.fullmatch(self.text):
             shown = self.text if len(self.text) <= 60 else self.text[:57] + "…"
-            raise TaskError(f"{shown!r} is no sum of numbers with + - *; {example}")
+            raise TaskError(f"{shown!r} is not a sum of numbers with + - *; {example}")
         self._words = tuple(str(int(word)) if word.isdigit() else word for word in _WORD.findall(self.text))
         outside = [word for word in self._words if word.isdigit() and int(word) > _LARGEST]
         if outside:

@@ -41,11 +41,11 @@ def strategies(
     price: Annotated[float, typer.Option(min=0.0, help="Price of a generated token; a right answer is worth 1.")] = 0.0,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="OUT.json", help="Output file with the counts per task, for route:path=OUT.json."),
+        typer.Option(metavar="OUT.json", help="Output file with the counts per task, for route-record:path=OUT.json."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Count how well strategies did, by task, for `route:criterion=record`."""
+    """Count how well strategies did, by task, for `route-record`."""
     left = ExclusionCounts()
     runs = list(entries(place_of(place), []))
     table = count(export(runs, Plugins(), left, unanswered=True), price, planner or ())

@@ -16,15 +16,14 @@ from plait.apps.common.output import Output, opened
 from plait.apps.common.progress import for_each
 from plait.apps.common.session import opened_session
 from plait.core.errors import UsageError
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client.config import Config
-from plait.runtime.client.learned_state import learn
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
+from ..learning import LearningPlanner, RunOutcome, learn
 from ..rollouts.export import ExclusionCounts, export
 
 __all__ = ["effort"]
@@ -56,7 +55,7 @@ def effort(
     common: Common,
 ) -> None:
     """Calibrate a planner that spends effort by numbers: `scale` by default, `takeover`, `ssr`, `mars`,
-    `route:criterion=record`.
+    `route-record`.
 
     With `--problems` each is run with `--planner` so that it makes records: `scale` does every step the easy way, the
     draft of `takeover` writes all segments, and each is scored. Without, the runs of that planner in journals are

@@ -1,4 +1,4 @@
-"""How well strategies did, counted in journals by task: what `route:criterion=record` draws by."""
+"""How well strategies did, counted in journals by task: what `route-record` draws by."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] =
 
 
 def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
-    """Return the planner `route` with the learned state of a task's strategies. With `most`, the counts of a strategy
-    are scaled down to at most `most` runs, so that new runs can change old results."""
+    """Return the planner `route-record` with the learned state of a task's strategies.
+
+    With `most`, the counts of a strategy are scaled down to at most `most` runs, so that new runs can change old
+    results."""
     tiers: list[dict[str, Any]] = []
     for (name, _), row in sorted(table.rows.items()):
         if name == task:
@@ -98,8 +100,7 @@ def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
                     "losses": round(row.losses * scale, 6),
                 }
             )
-    options: Any = {"criterion": "record", "candidates": tiers}
-    return Plugin(name="route", options=options)
+    return Plugin(name="route-record", options={"candidates": tiers})
 
 
 def _key(planner: Plugin) -> str:

@@ -29,6 +29,6 @@ def read_problem(task: Task, planner: str) -> tuple[str, list[tuple[list[JsonVal
 
 
 def render_cell(cell: Cell) -> str:
-    """Return what a call came to, in words for a model."""
+    """Describe the result of a call as text for a model."""
     kind, value = cell
     return {"value": json.dumps(value), "none": "nothing: it was ended before"}.get(kind, str(value))

@@ -30,19 +30,18 @@ write a line `answer: …`.
 
 
 class Blackboard(Flow):
-    """Workers that see one another's steps, after Hogwild! inference (arXiv 2504.06261), over a normal engine.
+    """Workers that read one another's steps, after Hogwild! inference (arXiv 2504.06261), over a normal engine.
 
-    In each round every worker writes a `step`, at most one paragraph. Its prompt is the question, the log of all
+    In each round every worker writes a `step` of at most one paragraph. Its prompt is the question, the log of all
     workers, and its own steps that the log does not have yet. The log only grows, in the order of rounds and workers
-    and not of arrival, so it is one cached prefix for all; a worker's own text moves into it. With `depth` 1 a worker
-    goes on while the others' last step is still being written, and does more of what another is doing. Claims (`I take:
-    …`) that another has made before are refused.
+    and not of arrival, so all workers share one cached prefix; a worker's own text moves into it. With `depth` 1 a
+    worker continues while the others still write their last step, and repeats more of their work. A claim (`I take: …`)
+    that another worker made before is refused.
 
     All read all: a round of n workers makes n^2 references to steps.
 
-    Differs from the original: others are seen after a step and not after a token, and their new text is read again by
-    each worker; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, depth
-    0.
+    Differs from the original: workers read others after a step and not after a token, and each worker reads new text
+    again; there is no shared attention. Defaults: 2 workers, 8 rounds, 128 tokens a step, temperature 0.7, depth 0.
     """
 
     fidelity = Fidelity("idea", paper="2504.06261")
@@ -60,7 +59,7 @@ class Blackboard(Flow):
     depth: Depth = 0
 
     def size(self) -> int:
-        """Return how many steps are under way at once: `depth` rounds are written before the first is read."""
+        """Return the number of concurrent steps: `depth` rounds are written before the first is read."""
         return self.n * min(self.depth + 1, self.rounds)
 
     async def run(self, ctx: Context, question: str) -> Answerable:

@@ -1,4 +1,4 @@
-"""Planner `deepprune`: many beginnings, of which one of each group with the same expected answer goes on.
+"""Planner `deepprune`: many beginnings, and one of each group with the same expected answer continues.
 
 The merges `distinct` and `alike` group the beginnings; this file plans the steps before and after.
 """
@@ -29,18 +29,17 @@ _NOT_CALIBRATED = "not calibrated: which beginnings are alike is a mark, and no 
 class DeepPrune(Planner):
     """Redundancy pruning after DeepPrune (arXiv 2510.08483), with another judge in place of its trained one.
 
-    `n` samples write the tokens of `draft` each. A judge groups the beginnings that it expects to come to the same
-    answer. One beginning of each group is continued from its exact tokens, and its vote has the weight of its group,
-    so pruning does not favour rare answers. By default the judge is a probe: after each beginning's own context
-    (which the prefix cache holds) the model is asked for the answer so far, in a few greedy tokens; equal answers are
-    one group, and a probe without an answer ("I am not sure yet") is a group of its own. Other judges are an embedding
-    of the beginnings, or a model that compares two of them (merge `alike`). Their marks cannot be learned from its own
-    runs: of beginnings that were taken for alike only one goes on, so nobody sees whether the others would have come to
-    the same answer.
+    `n` samples write the tokens of `draft` each. A judge groups the beginnings that it expects to reach the same
+    answer. One beginning of each group continues from its exact tokens, and its vote has the weight of its group, so
+    pruning does not favour rare answers. By default the judge is a probe: behind each beginning's own context (which
+    the prefix cache holds) the model gives the answer so far, in a few greedy tokens. Equal answers form one group, and
+    a probe without an answer ("I am not sure yet") is a group of its own. Other judges are an embedding of the
+    beginnings, or a model that compares two of them (merge `alike`). plait cannot learn their accuracy from its own
+    runs: only one of several similar beginnings continues, so the answers of the others stay unknown.
 
-    Differs from the paper: the judge; groups are made when all beginnings are there, not one after another; the number
-    of groups is not capped. The policy `redundant` prunes while branches generate. Defaults: 16 beginnings of 500
-    tokens, probes of 8 tokens, temperature 1; the paper's own figures are not published.
+    Differs from the paper: the judge; groups form when all beginnings are there, not one after another; the number of
+    groups has no limit. The policy `redundant` prunes while branches generate. Defaults: 16 beginnings of 500 tokens,
+    probes of 8 tokens, temperature 1; the paper does not publish its own settings.
     """
 
     fidelity = Fidelity("variant", "equality of answers so far, not their trained judge", paper="2510.08483")
@@ -98,7 +97,7 @@ class DeepPrune(Planner):
         return Plan(steps=tuple(steps), output="onward")
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
-        """Return the reader of the join that decides which beginnings go on."""
+        """Return the reader of the join that decides which beginnings continue."""
         if step.role != "onward":
             return super().reader(step, brief)
         return _Clusters(self, brief)
@@ -123,7 +122,7 @@ class DeepPrune(Planner):
                 case _:
                     raise PlannerError(f"{head!r} is no cluster: it needs `trace`, `count` and `done`")
         if not names:
-            raise PlannerError("no beginning is left to go on with")
+            raise PlannerError("no beginning is left to continue")
         merge = Plugin(name="majority", options={"weights": weights})
         vote = Join(merge=merge, on_failure="best-effort", early=self.early)
         steps.append(Step(name="vote", op=vote, needs=tuple(names), label=f"majority of {len(names)} clusters"))

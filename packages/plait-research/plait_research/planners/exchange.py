@@ -27,14 +27,14 @@ Write your own answer. Take from theirs what holds, and do not speak of them.
 
 
 class Exchange(Flow):
-    """Samples that exchange what they have while they run, after Bridge (arXiv 2510.01143), over a normal engine.
+    """Samples that exchange drafts while they run, after Bridge (arXiv 2510.01143), over a normal engine.
 
-    Each sample writes so many tokens at most. Then each goes on with its own text where it was, and is shown the
-    others' drafts before it. One that has ended is not asked again, and stays to be seen. After the last round the
-    answers are counted.
+    In each round every sample writes a limited number of tokens. It then continues its own text, with the others'
+    drafts before it in the prompt. A sample that has ended is not called again, and the others still read it. After the
+    last round the answers are counted.
 
-    Differs from the paper, which trains blocks of attention between the samples of a batch: here drafts are read as
-    text, after a round and not after a token, and read again in each round. Its gains are those of the training and are
+    Differs from the paper, which trains blocks of attention between the samples of a batch: here samples read drafts as
+    text, after a round and not after a token, and again in each round. The paper's gains come from its training and are
     not claimed. Defaults: 4 samples, 4 rounds, 256 tokens each, temperature 0.8.
     """
 
@@ -70,7 +70,7 @@ class Exchange(Flow):
         return self._count_answers(ctx, texts)
 
     def _ask_to_continue(self, ctx: Context, question: str, drafts: list[str], place: int, number: int) -> Trajectory:
-        """Ask one sample to go on with its text, others' drafts in view."""
+        """Ask one sample to continue its text after reading the others' drafts."""
         name = f"sample-{place + 1}.{number}"
         others = [f"--- {other + 1}\n{text}\n\n" for other, text in enumerate(drafts) if text and other != place]
         if others:

@@ -30,13 +30,13 @@ quality. Judge them critically: some may be biased or wrong. Do not merely repea
 class Layers(Flow):
     """Answers in layers (Mixture-of-Agents, Wang et al., arXiv 2406.04692).
 
-    The first layer answers the question; each further layer, and the call that aggregates the last one, reads all
-    answers of the layer before, as a message of the system. It ends early when all answers of a layer agree. `why`
-    tells what each layer changed. With one model in all places this is Self-MoA (arXiv 2502.00674), which often does
+    The first layer answers the question. Each further layer, and the call that aggregates the last one, reads all
+    answers of the layer before as a system message. The planner ends early when all answers of a layer agree. `why`
+    reports what each layer changed. With one model for all calls this is Self-MoA (arXiv 2502.00674), which is often
     better than a mixture; compare with `sample` at the same number of calls before you choose it.
 
-    Differs from the original: the answers of a layer run side by side and stand in a shuffled order, by the request's
-    seed; an answer that fails is left out; it ends early. Defaults: 3 rounds with the aggregating call, 6 answers in a
+    Differs from the original: the answers of a layer run in parallel and appear in a shuffled order, by the request's
+    seed; a failed answer is left out; it ends early. Defaults: 3 rounds with the aggregating call, 6 answers in a
     layer, temperature 0.7, 512 tokens.
     """
 

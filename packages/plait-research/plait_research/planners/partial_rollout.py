@@ -44,18 +44,18 @@ _NOTHING: Mapping[str, float] = {"turn": 0.0, "thoughts": 0.0, "calls": 0.0}
 class PartialRollout(ToolTurns):
     """Partial rollouts and compressed aggregation (ParallelMuse, Li et al., arXiv 2510.24698).
 
-    First `warmup` lines of work go from the question to an answer, turn by turn, with tools. The turns at which the
-    model was least sure are where it might have gone another way: from before each of the `positions` least sure ones
-    `n` new lines branch off. They read what was said and observed before it and repeat no call. `fresh` lines begin
-    anew beside the first ones. Each line that ends is condensed to a report at once, while others go on; one last call
-    reads all reports and chooses. Lines that fail are left out.
+    First, `warmup` trajectories run from the question to an answer, turn by turn, with tools. `n` new trajectories then
+    branch off before each of the `positions` turns at which the model was least sure. They read the text and the
+    observations before that turn, and repeat no call. `fresh` trajectories begin at the question beside the first ones.
+    A finished trajectory is condensed to a report at once, while others continue; one last call reads all reports and
+    chooses. Failed trajectories are left out.
 
-    Many lines act at the same time, so the model is told of no tool that has side effects or needs approval, and
-    none is called. Calls that change nothing are made once for all lines.
+    Many trajectories act at the same time, so the model gets no tool that has side effects or needs approval, and no
+    such tool is called. Equal calls without side effects run once for all trajectories.
 
-    A part is scored by exp of the mean entropy of its tokens' 16 likeliest. Differs from the paper: by default the part
-    is the whole turn, and what the 16 leave out counts as one more; branches begin as soon as their line has ended.
-    Defaults, as there: 1 line, 2 positions of 3 branches, 1 fresh line.
+    The score of a part is exp of the mean entropy of its tokens' 16 likeliest. Differs from the paper: by default the
+    part is the whole turn, and the mass outside the 16 counts as one more token; branches begin as soon as their
+    trajectory has ended. Defaults, as in the paper: 1 trajectory, 2 positions of 3 branches, 1 fresh trajectory.
     """
 
     fidelity = Fidelity("variant", "by default whole turns, `criterion` has the paper's parts", paper="2510.24698")
@@ -94,7 +94,7 @@ class PartialRollout(ToolTurns):
     )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Let lines of work go on side by side, and choose among their reports."""
+        """Continue trajectories in parallel, and choose among their reports."""
         # Many lines try the same things: what has an effect would have it many times.
         hidden = frozenset(tool.name for tool in ctx.brief.tools if tool.side_effects or tool.approve)
         if len(hidden) == len(ctx.brief.tools):
@@ -129,7 +129,7 @@ class PartialRollout(ToolTurns):
     async def _lines(
         self, ctx: Context, talk: ToolConversation, starts: Sequence[tuple[Turn, ...]]
     ) -> list[Trajectory | StepFailed]:
-        """Return the reports of lines that go on after some turns."""
+        """Return the reports of trajectories that continue after some turns."""
 
         async def one(start: tuple[Turn, ...]) -> Trajectory | StepFailed:
             try:
@@ -141,7 +141,7 @@ class PartialRollout(ToolTurns):
         return await ctx.gather(*map(one, starts))
 
     async def _path(self, ctx: Context, talk: ToolConversation, start: tuple[Turn, ...]) -> Path:
-        """Go on after some turns until there is an answer."""
+        """Continue after some turns until there is an answer."""
         turns, unsure = list(start), [_NOTHING] * len(start)
         uncertain = self.criterion not in ("random", "uniform")
         by_token = uncertain and self.criterion != "turn"

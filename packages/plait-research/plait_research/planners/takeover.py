@@ -12,11 +12,11 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.step_handles import StepHandle
 from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
 
+from ..learning import LearningPlanner, RunOutcome
 from ._relay import Piece, Relay
 
 __all__ = ["Takeover", "p_value"]
@@ -28,29 +28,29 @@ _KEPT = 400
 class Takeover(LearningPlanner, Flow):
     """Asynchronous test-time scaling by rejection with a known rate (ATTS, arXiv 2509.15148).
 
-    Each of `n` chains goes round by round: the draft writes a segment, the scorer scores it
-    with the target's eyes, and where it does badly the target writes the segment anew, from the place where the
-    rejected one began. Chains do not wait for one another. A vote decides between their answers.
+    Each of `n` chains runs in rounds. The draft writes a segment and the scorer rates it on the target's behalf. If the
+    score is low, the target rewrites the segment from its start. Chains do not wait for one another. A vote decides
+    between their answers.
 
-    A segment does badly where its p-value, `(1 + #{calibration scores <= its score}) / (m + 1)` over the m calibration
-    scores of its round, is at most `threshold` (the paper's alpha). Where the calibration comes from the same
-    distribution that is so large a share of all segments; later rounds differ, so calibration is kept by round, and
-    `why` says what share it was. Calibration scores come from runs on other requests (`answer.data["scores"]`), which
-    `plait learn effort` makes. `records` holds them, by round; rounds after the last use those of the last. Without
-    any, a segment does badly where it scores less than `threshold`, `why` says that nothing is calibrated, and
-    `criterion=records` is refused.
+    A score is low if its p-value, `(1 + #{calibration scores <= its score}) / (m + 1)` over the m calibration scores of
+    its round, is at most `threshold` (the paper's alpha). If the calibration comes from the same distribution, that is
+    the share of all segments that the target rewrites. Later rounds differ, so calibration is kept by round, and `why`
+    reports the share. Calibration scores come from runs on other requests (`answer.data["scores"]`), which `plait learn
+    effort` makes. `records` holds them by round; rounds after the last use those of the last. Without records, a score
+    below `threshold` is low, `why` says that nothing is calibrated, and `criterion=records` is refused.
 
-    With `learn` the records grow by each run, and what was taken over too little or too much so far, by round (`owed`),
-    is made good in the next runs: adaptive conformal inference (Gibbs and Candès, arXiv 2106.00170), which keeps the
+    With `learn` each run adds to the records, and the next runs correct the share that was rewritten too much or too
+    little so far, by round (`owed`): adaptive conformal inference (Gibbs and Candès, arXiv 2106.00170). It keeps the
     share also where requests change and a few of them write most of the segments.
 
-    With `threshold=1` the target writes all, and the answer is the target's; with `threshold=0` the draft does.
+    With `threshold=1` the target writes every segment, and the answer is the target's; with `threshold=0` the draft
+    does.
 
     Differs from the published code: the rejected segment is replaced, where there it stays in the context; calibration
-    is never on the requests that are answered; a score that cannot be told means a take-over; the answer is chosen by
-    a vote, where there any of 16 counts. The score is that of any scorer: by default one token of the target's, since
-    engines do not read prompts' log-probabilities from their prefix cache; `scorer=perplexity` is the paper's.
-    Defaults: 4 chains, 200 tokens, 30 rounds.
+    never uses the requests that are answered; a missing score means a take-over; a vote chooses the answer, where there
+    any of 16 counts. Any scorer can rate: by default one token of the target's, since engines do not read prompts'
+    log-probabilities from their prefix cache; `scorer=perplexity` is the paper's. Defaults: 4 chains, 200 tokens, 30
+    rounds.
     """
 
     fidelity = Fidelity(

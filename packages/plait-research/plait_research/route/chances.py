@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.core.routing import Odds
+from .ranking import Odds
 
 __all__ = ["ChanceFold", "TextTable"]
 

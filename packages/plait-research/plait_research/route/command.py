@@ -15,17 +15,17 @@ from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Json
 from plait.apps.common.output import Output, opened
 from plait.core.errors import PlaitError
-from plait.core.features import vote_share
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
-from plait.core.routing import Ranking
 from plait.core.task import Task
 from plait.core.values import as_text
 from plait.runtime.journal.directory import RunEntry, entries
 from plait.runtime.plugins.loader import Plugins
 
 from ..rollouts.stored import stored_runs
+from .features import vote_share
 from .fit import RouteReport, RouteRow, fit, key_of, report
+from .ranking import Ranking
 
 __all__ = ["route", "rows_of"]
 
@@ -34,7 +34,9 @@ Tasks = dict[str, list[RouteRow]]
 
 def route(
     place: Place = None,
-    out: Annotated[Path | None, typer.Option(metavar="OUT.json", help="Output file, for route:path=OUT.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="OUT.json", help="Output file, for route-features:path=OUT.json.")
+    ] = None,
     lose: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of right answers that may be lost to save tokens.")
     ] = 0.01,
@@ -113,7 +115,7 @@ def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) ->
 
 def _plugin(route: Ranking) -> Plugin:
     fit = route.model_dump(mode="json")
-    return Plugin(name="route", options={"criterion": "features", "candidates": fit.pop("tiers"), "fit": fit})
+    return Plugin(name="route-features", options={"candidates": fit.pop("tiers"), "fit": fit})
 
 
 def _show(output: Output, task: str, route: Ranking, report: RouteReport | None) -> None:

@@ -11,8 +11,8 @@ from itertools import combinations
 import numpy as np
 
 from plait.core.ops import Plugin
-from plait.core.routing import MOST_TIERS, Ranking
 
+from .ranking import MOST_TIERS, Ranking
 from .recorded import RecordedRuns
 from .rows import Routed, RouteOutcome, RouteRow, Table, followed, key_of, mean_of, read, table_of
 

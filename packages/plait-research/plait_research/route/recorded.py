@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.core.features import answer_features, features, word_features
 from plait.core.ops import Plugin
-from plait.core.routing import Odds, Pattern, Ranking, Tier
 
 from .chances import ChanceFold, TextTable
+from .features import answer_features, features, word_features
+from .ranking import Odds, Pattern, Ranking, Tier
 from .rows import Routed, RouteRow, Table, followed, key_of, mean_of, read, table_of
 
 __all__ = ["RecordedRuns", "Way"]

@@ -17,15 +17,15 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plait.core.errors import ConfigError
-from plait.runtime.client.profile import machine
 
-from .engine_profile import EngineProfile
+from .engine_profile import EngineProfile, machine
 
 __all__ = ["RecordedAttempt", "fit"]
 
@@ -152,41 +152,35 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
     sparse: Any = importlib.import_module("scipy.sparse")
     rows: list[int] = []
     columns: list[int] = []
+    starts: list[int] = []
     seconds: list[float] = []
-    sequences: list[int] = []
-    streaming: list[int] = []
-    unread: list[float] = []
-    context: list[float] = []
     new: list[bool] = []
+    order: list[int] = []
     for worker in sorted({attempt.worker for attempt in attempts}):
         here = [i for i, attempt in enumerate(attempts) if attempt.worker == worker]
         times = sorted({time for i in here for time in (attempts[i].began, attempts[i].ended)})
-        base, more = len(seconds), len(times) - 1
-        seconds += [b - a for a, b in zip(times, times[1:], strict=False)]
-        sequences += [0] * more
-        streaming += [0] * more
-        unread += [0.0] * more
-        context += [0.0] * more
-        new += [True] + [False] * (more - 1)
+        base = len(seconds)
+        seconds += [b - a for a, b in pairwise(times)]
+        new += [True] + [False] * (len(times) - 2)
         for i in here:
             low, high = (base + bisect_left(times, time) for time in (attempts[i].began, attempts[i].ended))
-            unread[low] += max(0, attempts[i].prompt - attempts[i].cached)
             rows += [i] * (high - low)
             columns += range(low, high)
-            for k in range(low, high):
-                sequences[k] += 1
-                streaming[k] += attempts[i].streams
-                context[k] += attempts[i].context
+            order.append(i)
+            starts.append(low)
     shape = len(attempts), len(seconds)
     inside = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-    if streaming == sequences:  # if all stream, the cost of streaming cannot be separated from the rest
-        streaming = [0] * len(seconds)
+    figures: Any = np.array([(1.0, attempt.streams, attempt.context) for attempt in attempts])
+    sequences, streaming, context = figures.T @ inside
+    if (streaming == sequences).all():  # if all stream, the cost of streaming cannot be separated from the rest
+        streaming = np.zeros(len(seconds))
+    unread = [max(0, attempts[i].prompt - attempts[i].cached) for i in order]
     return _Timeline(
         seconds=np.array(seconds),
-        sequences=np.array(sequences, float),
-        streaming=np.array(streaming, float),
-        context=np.array(context),
-        unread=np.array(unread),
+        sequences=sequences,
+        streaming=streaming,
+        context=context,
+        unread=np.bincount(starts, unread, len(seconds)),
         new=np.array(new),
         inside=inside,
     )

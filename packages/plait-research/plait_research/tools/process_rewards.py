@@ -89,14 +89,14 @@ def likely(logprobs: Sequence[float | None]) -> float:
     return right / (right + wrong) if right + wrong else 0.5
 
 
-def tokenizer_of(model: str) -> Any:
+def tokenizer_of(model: str, revision: str | None = None) -> Any:
     """Return a tokenizer by its folder or id. Raises `ConfigError`."""
     try:
         from transformers import AutoTokenizer
     except ImportError:
         raise ConfigError("styles of reward models need a tokenizer: pip install 'plait[tokenizer]'") from None
     try:
-        return AutoTokenizer.from_pretrained(model)
+        return AutoTokenizer.from_pretrained(model, revision=revision)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"there is no tokenizer at {model} ({str(error).splitlines()[0]}): give `tokenizer`"

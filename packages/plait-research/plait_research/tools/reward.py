@@ -40,6 +40,7 @@ def reward_model(
     chat: bool = False,
     style: Style = "plain",
     tokenizer: str | None = None,
+    tokenizer_revision: str | None = None,
     system: str = "",
     key_variable: str | None = None,
     name: str = "reward",
@@ -62,6 +63,7 @@ def reward_model(
             `math-shepherd` and `rlhflow` (how likely it would write `+` rather than `-`; served by
             `vllm serve MODEL`, without a head). `endpoint`, `label` and `chat` are then the style's.
         tokenizer: folder or id of the model's tokenizer, for a style; by default that of `model`.
+        tokenizer_revision: commit, tag or branch of the tokenizer on the hub.
         system: text before the question, for `math-shepherd`.
         key_variable: environment variable with the server's key.
         name: name of the tool.
@@ -102,7 +104,7 @@ def reward_model(
         """
         if style != "plain":
             if not words:
-                words.append(tokenizer_of(tokenizer or model))
+                words.append(tokenizer_of(tokenizer or model, tokenizer_revision))
             order = build_model_input(style, words[0], question, text, system)
             return await _of_style(ask, order, model)
         if chat:

@@ -14,7 +14,7 @@ from plait.core.sampling_theory import beta_mean, branches_needed, votes_needed
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import read_truth
+from .._ballots import read_roll, read_truth
 from .._stopping import Poll
 
 __all__ = ["BySaturation"]
@@ -98,7 +98,7 @@ class BySaturation(Allocator):
     def _evidence(self, probes: Sequence[Branch], task: Task) -> tuple[int, int, str]:
         """Return successes, failures and what they mean."""
         vote = Poll(probes, task)
-        truths = [read_truth(ballot.branch, task) for ballot in vote.roll.ballots]
+        truths = [read_truth(ballot.branch, task) for ballot in read_roll(probes, task).ballots]
         # A probe that ended without an answer tells as much of the request as one that is wrong: it is a failure.
         silent = sum(probe.done for probe in probes) - len(truths)
         judged = len(truths) - truths.count(None)

@@ -1,6 +1,8 @@
 """Merges, which make one answer of a join's branches. A plugin has its file's name, or is in `SHARED`."""
 
 SHARED = {
+    "best-of": "best:BestOf",
+    "best-scored": "best:BestScored",
     "collect": "values:Collect",
     "constant": "values:Constant",
     "observations": "values:Observations",
@@ -8,5 +10,8 @@ SHARED = {
     "majority": "votes:Majority",
     "posterior": "votes:Posterior",
     "self-certainty": "votes:SelfCertainty",
+    "synthesis": "synthesis:Synthesis",
+    "synthesis-drafts": "synthesis:SynthesisDrafts",
+    "synthesis-or-vote": "synthesis:SynthesisOrVote",
 }
 """`module:Class` of the plugins that share a file, by name."""

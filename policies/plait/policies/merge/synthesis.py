@@ -1,4 +1,5 @@
-"""Merge `synthesis`: one answer that a model writes after reading the texts of all branches."""
+"""Merges of drafts: `synthesis` writes one answer from them, `synthesis-drafts` lists them for a later call,
+`synthesis-or-vote` takes the answer that was written or, failing that, a vote."""
 
 from __future__ import annotations
 
@@ -8,16 +9,20 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 
 from plait.core.call_config import CallConfig, Uses
-from plait.core.interfaces import Verdict
+from plait.core.declarations import Free
+from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Join, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import ask_model
 from plait.core.task import Task
 from plait.core.view import Branch
+from plait.core.vocabulary import FreeText
 
+from .._ballots import SettlingTally
 from ._model_merge import ModelMerge, list_texts, silent_note, unique_name
 
-__all__ = ["Synthesis"]
+__all__ = ["Synthesis", "SynthesisDrafts", "SynthesisOrVote"]
+
 
 _WEIGH = """\
 {question}
@@ -59,3 +64,151 @@ class Synthesis(ModelMerge):
         op = Join(merge=Plugin(name="synthesis-or-vote", options={"note": why}), on_failure="any-end")
         steps = (call, Step(name=end, op=op, needs=(ask, *names), label="synthesis or vote"))
         return Verdict(value=None, why=why, patch=Plan(steps=steps, output=end))
+
+
+class SynthesisDrafts(Merge):
+    """The value is a list with one object for each branch that has text, in the join's order:
+
+    `name`, `text`, `done` (false: stopped while it was writing), `tokens`, `logprob` (mean, or null), `answer` (as the
+    task extracts it, or null), `key` (the answer's canonical form, or null), `verified` (true, false, or null where the
+    task cannot tell or the branch is not done).
+
+    Use it in a join that is `early` for `enough` and `stop_on_verified` to have an effect.
+    """
+
+    enough: Annotated[int | None, Free()] = Field(
+        default=None,
+        ge=1,
+        description="Branches that need to be done: with 1 the first that ends decides (First-Finish, "
+        "ParaThinker, arXiv 2509.04475). Without it all are waited for.",
+    )
+    partial: bool = Field(
+        default=False,
+        description="Keep what the others have written so far when `enough` are done. Only of steps that stream.",
+    )
+    stop_on_verified: bool = Field(
+        default=False,
+        description="What the task's verifier finds right ends the run: one such branch is enough by itself.",
+    )
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the records; `why` counts them."""
+        records: list[JsonValue] = []
+        done = right = 0
+        for branch in branches:
+            record = self._record(branch, task)
+            if record is not None:
+                records.append(record)
+                done += record["done"] is True
+                right += record["verified"] is True
+        why = f"{done} of {len(branches)} drafts"
+        if len(records) > done:
+            why += f" and what {len(records) - done} others had written"
+        if right:
+            why += f"; {right} verified"
+        return Verdict(value=records, why=why)
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether `enough` branches are done, or one is verified."""
+        if outstanding <= 0:
+            return True
+        # The others may still write: they are drafts as far as they have come.
+        if self.enough is not None and sum(branch.done for branch in branches) >= self.enough:
+            return True
+        return self.stop_on_verified and any(
+            record is not None and record["verified"] is True
+            for record in (self._record(branch, task) for branch in branches if branch.done)
+        )
+
+    def tally(self, task: Task) -> SettlingTally:
+        """Return a tally that looks for a verified draft, and counts those that are done."""
+
+        def verified(branch: Branch) -> bool:
+            record = self._record(branch, task) if self.stop_on_verified and branch.done else None
+            return record is not None and record["verified"] is True
+
+        return SettlingTally(verified, self.enough)
+
+    def _record(self, branch: Branch, task: Task) -> dict[str, JsonValue] | None:
+        if not branch.done or branch.result is None:
+            text = branch.line if self.partial else ""
+            if not text.strip():
+                return None
+            facts: dict[str, JsonValue] = {"answer": None, "key": None, "verified": None, "logprob": None}
+            return {"name": branch.name, "text": text, "done": False, "tokens": branch.tokens, **facts}
+        result = branch.result
+        answer = None if result.value is None else task.extract(result.line)
+        return {
+            "name": branch.name,
+            "text": result.line if result.value is not None else "",
+            "done": True,
+            "tokens": 0 if result.prior else result.length,  # of the whole text; 0: not counted
+            "logprob": result.logprob,
+            "answer": answer,
+            "key": None if answer is None else task.key(answer),
+            "verified": None if answer is None else task.verify(answer),
+        }
+
+
+class SynthesisOrVote(Merge):
+    """The first branch is the synthesis, the other branches are its sources. The value is the text of the first that
+    there is:
+
+    1. the synthesis, if it has an answer, unless that is verified wrong while a source is verified right;
+    2. the first source that is verified right;
+    3. the first source with the answer that most sources give;
+    4. a source verified wrong, or the synthesis without an answer.
+    """
+
+    note: FreeText = Field(default="", description="Start of `why`: a planner's words for people.")
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the verdict; `why` says which of the two it is."""
+        lead, sources = branches[0], branches[1:]
+        answer = _answer(lead, task)
+        truth = None if answer is None else task.verify(answer)
+        if answer is not None and truth is not False:
+            return self._verdict(lead, f"a synthesis of {len(sources)} drafts" if len(sources) > 1 else "a synthesis")
+        votes: dict[str, tuple[int, int, Branch]] = {}
+        for branch in sources:
+            claim = _answer(branch, task)
+            if claim is None:
+                continue
+            right = {True: 1, None: 0, False: -1}[task.verify(claim)]
+            _, count, first = votes.get(task.key(claim), (right, 0, branch))
+            votes[task.key(claim)] = (right, count + 1, first)
+        what = "found wrong" if truth is False else _state(lead)
+        best = max(votes.values(), key=lambda vote: vote[:2], default=None)
+        if best is None or (truth is False and best[0] < 1):
+            if lead.result is None:
+                return Verdict(value=None, why=self._why(f"the synthesis {what}, and no draft has an answer"))
+            return self._verdict(lead, f"the synthesis {what}" if truth is False else "the synthesis has no answer")
+        total = sum(count for _, count, _ in votes.values())
+        how = "verified" if best[0] == 1 else f"{best[1]} of {total} votes"
+        return self._verdict(best[2], f"a draft ({how}): the synthesis {what}")
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether the synthesis is the answer for any result of the sources."""
+        if outstanding <= 0:
+            return True
+        answer = _answer(branches[0], task)
+        return answer is not None and task.verify(answer) is not False
+
+    def _verdict(self, branch: Branch, why: str) -> Verdict:
+        assert branch.result is not None
+        return Verdict(value=branch.result.value, why=self._why(why), winner=branch.name)
+
+    def _why(self, reason: str) -> str:
+        return f"{self.note}; {reason}" if self.note else reason
+
+
+def _answer(branch: Branch, task: Task) -> JsonValue:
+    if not branch.done or branch.result is None or branch.result.value is None:
+        return None
+    return task.extract(branch.result.line)
+
+
+def _state(branch: Branch) -> str:
+    if branch.failure is not None:
+        return f"failed: {branch.failure.kind}: {branch.failure.message}"
+    return "has no answer" if branch.result is not None else "was stopped"

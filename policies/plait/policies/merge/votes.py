@@ -20,6 +20,7 @@ from .._ballots import (
     VoteTally,
     build_verdict,
     clip,
+    count_votes,
     find_winner,
     group_by_answer,
     list_absent,
@@ -67,11 +68,7 @@ class Majority(Merge):
         """Return whether the lead exceeds the `outstanding` votes: then every outcome has the same winner (by
         `Task.key`), whatever the tie rule says. Branches given up in favour of one that is still out are outstanding
         too."""
-        tally = self.tally(task)
-        for branch in branches:
-            if branch.state.ended:
-                tally.ended(branch)
-        return tally.decided(outstanding)
+        return count_votes(branches, task, self.weights).decided(outstanding)
 
     def tally(self, task: Task) -> VoteTally:
         """Return an empty tally of the votes."""

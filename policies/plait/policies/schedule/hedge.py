@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -31,6 +32,8 @@ class HedgeStragglers(Policy):
     (`core.lengths`), at the first attempt's pace and at the second worker's pace with one attempt more. Without a known
     pace or reported tokens there is no prediction, and the hedge is made.
     """
+
+    needs_counts: ClassVar[bool] = True
 
     quantile: float = Field(default=0.95, gt=0, le=1, description="Which quantile counts: of the times of like steps.")
     stretch: float = Field(default=1.0, gt=0, description="A straggler has run longer than this times that.")

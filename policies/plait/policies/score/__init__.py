@@ -1,8 +1,10 @@
 """Scorers: how promising a partial solution is. A plugin has its file's name, or is in `SHARED`."""
 
 SHARED = {
-    "function": "simple:FunctionScorer",
-    "logprob": "simple:Logprob",
-    "tool": "simple:ToolScorer",
+    "function": "scorers:FunctionScorer",
+    "judge": "scorers:Judge",
+    "logprob": "scorers:Logprob",
+    "model": "scorers:Model",
+    "tool": "scorers:ToolScorer",
 }
 """`module:Class` of the plugins that share a file, by name."""

@@ -2,6 +2,8 @@
 
 SHARED = {
     "adaptive-consistency": "votes:AdaptiveConsistency",
+    "cges": "confidence:CGES",
+    "confident": "confidence:Confident",
     "esc": "votes:ESC",
     "first-finish": "votes:FirstFinish",
     "futility": "votes:Futility",

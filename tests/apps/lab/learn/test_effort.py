@@ -63,7 +63,7 @@ def test_takeover_learns_scores_and_then_keeps_a_share(plait: Any, tmp_path: Pat
 def test_runs_in_journals_are_counted_once_for_each_planner(plait: Any, tmp_path: Path) -> None:
     journal, out = tmp_path / "j", tmp_path / "arms.json"
     replies = script(tmp_path, [{"when": "<direct>", "text": "nothing"}, {"text": RIGHT}])
-    route = 'route:criterion=record,candidates=["single:style=direct","single"]'
+    route = 'route-record:candidates=["single:style=direct","single"]'
     for seed in range(8):
         words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", route, "--seed", str(seed))
         plait(*words, "--script", replies, "--journal", journal, "--json")

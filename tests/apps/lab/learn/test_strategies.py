@@ -1,4 +1,4 @@
-"""Counts of strategies out of journals, for `route` by record."""
+"""Counts of strategies out of journals, for `route-record`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plait.planners.effort.route import Route
 from plait_research.learn.strategies import utility
+from plait_research.planners.route_record import RouteRecord
 
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
 
@@ -30,7 +30,7 @@ def test_counts_come_out_of_journals_and_go_into_a_route(plait: Any, tmp_path: P
     counted = {each["planner"]["name"]: each for each in done.json["routes"]["countdown"]["options"]["candidates"]}
     assert counted["single"]["wins"] > 1.0 > counted["single"]["losses"]
     assert counted["sample"]["wins"] < counted["single"]["wins"] / 2, "two samples cost twice as much"
-    made = Route.model_validate(json.loads(out.read_text())["countdown"]["options"])
+    made = RouteRecord.model_validate(json.loads(out.read_text())["countdown"]["options"])
     assert {tier.planner.name for tier in made.candidates} == {"single", "sample"}
     shown = plait("learn", "strategies", "--from", journal, "--planner", "single", "--planner", "tree")
     assert "tree" in shown.out and "sample" not in shown.out

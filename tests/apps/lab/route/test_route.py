@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from plait.core.features import features
 from plait.core.ops import Plugin
-from plait.core.routing import Ranking
+from plait_research.route.features import features
 from plait_research.route.fit import RouteRow, compare, fit, follow, key_of, report
+from plait_research.route.ranking import Ranking
 
 CHEAP, DEAR = Plugin(name="single"), Plugin(name="sample", options={"n": 8})
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
@@ -95,7 +95,8 @@ def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp
     assert [(each["planner"]["options"].get("style"), each["runs"]) for each in found] == [("direct", 2), (None, 2)]
     assert sum(number for why, number in done.json["left"].items() if "no verifier" in why) == 1
     assert done.json["reports"]["countdown"]["tiers"]["single:style=direct"]["right"] == 0.0, "no answer is a wrong one"
-    words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", f"route:path={out}", "--script", script)
+    by = f"route-features:path={out}"
+    words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", by, "--script", script)
     assert plait(*words, "--json").json["verified"] is True
     shown = plait("learn", "route", "--from", journal, "--least", "2")
     assert "of the oracle's saving" in shown.out and "1 run left out: that cannot be graded" in shown.out

@@ -7,10 +7,11 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from plait.core.interfaces import Progress
+from plait.core.events import Job
+from plait.core.interfaces import DirectWorker, Progress, Tell
 from plait.core.result import Failure, Result
 
 Item = Progress | Result | Failure
@@ -35,54 +36,42 @@ class TokenBatch(NamedTuple):
             begin += count
 
 
-class Stream:
-    """The news of one job, read on the loop. News that has piled up unread comes as one."""
+class Reporter:
+    """Passes on the reports of one job, on the loop; it drops empty progress, and what follows the last item."""
 
-    __slots__ = ("_last", "_quiet", "_unread", "_waiter")
+    __slots__ = ("_end", "_tell", "ended")
 
-    def __init__(self, quiet: bool = False) -> None:
-        """With `quiet`, only the last item is given."""
-        self._quiet = quiet
-        self._unread: list[Progress] = []
-        self._last: Result | Failure | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether the last item has come."""
-        return self._last is not None
+    def __init__(self, tell: Tell, end: Callable[[Result | Failure], None] | None = None) -> None:
+        """`tell` takes the reports; with `end`, that takes the last one in its place."""
+        self._tell, self._end = tell, end or tell
+        self.ended = False
 
     def push(self, item: Item) -> None:
-        """Add news, on the loop; what comes after the last item is dropped."""
-        if self._last is not None:
+        """Pass on a report."""
+        if self.ended:
             return
-        if isinstance(item, Progress):
-            if self._quiet or not (item.text or item.tokens):
-                return
-            self._unread.append(item)
-        else:
-            self._last = item
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if not isinstance(item, Progress):
+            self.ended = True
+            self._end(item)
+        elif item.text or item.tokens:
+            self._tell(item)
 
-    def _gather(self) -> Progress | None:
-        unread = self._unread
-        if not unread:
-            return None
-        self._unread = []
-        return unread[0] if len(unread) == 1 else together(unread)
 
-    async def __aiter__(self) -> AsyncIterator[Item]:
-        while True:
-            progress = self._gather()
-            if progress is not None:
-                yield progress
-            elif self._last is not None:
-                yield self._last
-                return
-            else:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
+class CallbackWorker(DirectWorker):
+    """A worker whose jobs report through callbacks (`begin`)."""
+
+    async def run(self, job: Job) -> AsyncIterator[Item]:
+        """Begin a job and yield its reports. A reader that leaves before the end cancels it."""
+        reports: asyncio.Queue[Item] = asyncio.Queue()
+        self.begin(job, reports.put_nowait)
+        item = None
+        try:
+            while item is None or isinstance(item, Progress):
+                item = await reports.get()
+                yield item
+        finally:
+            if item is None or isinstance(item, Progress):
+                await self.cancel(job.attempt)
 
 
 def together(news: Sequence[Progress]) -> Progress:
@@ -107,7 +96,7 @@ class Inbox(Generic[T]):
         self._loop = loop
         self._wake = threading.Condition()
         self._orders: list[T] = []
-        self._news: deque[tuple[Stream, Item] | Callable[[], object]] = deque()
+        self._news: deque[Sequence[tuple[Reporter, Item]] | Callable[[], object]] = deque()
         self._posted = False
         self.on_put: Callable[[], None] | None = None
         """Called after each order, for a thread that waits elsewhere."""
@@ -130,10 +119,10 @@ class Inbox(Generic[T]):
             orders, self._orders = self._orders, []
             return orders
 
-    def post(self, news: Sequence[tuple[Stream, Item]]) -> None:
+    def post(self, news: Sequence[tuple[Reporter, Item]]) -> None:
         """Hand news to the loop; from the thread. One wake-up of the loop, or none when one is on its way."""
         if news:
-            self._news.extend(news)
+            self._news.append(news)
             self._notify()
 
     def call(self, function: Callable[[], object]) -> None:
@@ -152,8 +141,23 @@ class Inbox(Generic[T]):
         self._posted = False  # before reading: what is posted from now on brings its own wake-up
         while self._news:
             news = self._news.popleft()
-            if isinstance(news, tuple):
-                stream, item = news
-                stream.push(item)
-            else:
+            if callable(news):
                 news()
+                continue
+            batches = [news]
+            while self._news and not callable(self._news[0]):
+                batches.append(self._news.popleft())  # pyright: ignore[reportArgumentType]
+            for reporter, item in news if len(batches) == 1 else _merge(batches):
+                reporter.push(item)
+
+
+def _merge(batches: Iterable[Sequence[tuple[Reporter, Item]]]) -> Iterator[tuple[Reporter, Item]]:
+    """Merge the progress of each job: that of several steps costs a loop that is behind as much as that of one."""
+    news: dict[Reporter, list[Progress]] = {}
+    ends: list[tuple[Reporter, Item]] = []
+    for reporter, item in itertools.chain.from_iterable(batches):
+        if isinstance(item, Progress):
+            news.setdefault(reporter, []).append(item)
+        else:
+            ends.append((reporter, item))
+    return itertools.chain(((reporter, together(pieces)) for reporter, pieces in news.items()), ends)

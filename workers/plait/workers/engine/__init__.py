@@ -14,19 +14,21 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheUpdate, Progress, Worker
+from plait.core.interfaces import CacheUpdate, Progress, Tell
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared import resources
-from .._shared.batch_streams import Inbox, TokenBatch
+from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.kv_events import KvEvents
 from .._shared.options import takes
+from .._shared.prompt import Prompter
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
@@ -38,7 +40,7 @@ __all__ = ["Engine"]
 
 
 @takes(EngineOptions)
-class Engine(Worker):
+class Engine(CallbackWorker):
     """A vLLM engine.
 
     `start` takes 8–12 s, most of it vLLM's import, and raises `EngineError` when vLLM is not installed, the model
@@ -81,7 +83,9 @@ class Engine(Worker):
         self._folder = Path()
         self._inbox: Inbox[EngineRequest | tuple[str, Future[None]] | WorkerLost | str | None] = Inbox()
         self._thread: threading.Thread | None = None
+        self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._keys = itertools.count(1)
         self._gone = asyncio.Event()
         self._events: KvEvents | None = None
@@ -113,35 +117,33 @@ class Engine(Worker):
             events.start()
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
-    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Generate for one think step: progress after each engine step if it streams, then the result."""
-        order = self._order(job)
-        if not isinstance(order, EngineRequest):
-            if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
-                yield Progress(order.text)
-            yield order
-            return
-        self._orders[job.attempt] = order
-        try:
+    def begin(self, job: Job, tell: Tell) -> None:
+        """Generate for one model call: report progress after each engine step if it streams, then the result."""
+        report = self._reports[job.attempt] = Reporter(tell, partial(self._end, job.attempt, tell))
+        order = self._order(job, report)
+        if isinstance(order, EngineRequest):
+            order.bare = order.bare and self.on_checkpoint is not None
+            self._orders[job.attempt] = order
             self._inbox.put(order)
-            async for item in order.stream:
-                if order.tops and isinstance(item, Result) and (core := self._core) is not None:
-                    # Decoding up to 20 alternatives of each token takes long: not on the event loop.
-                    told = await asyncio.to_thread(spelled, core.prompter, order.prompt, order.tops, item.text)
-                    yield item.model_copy(update={"tokens": told})
-                else:
-                    yield item
-        finally:
-            # The reader has left early, so the engine can stop the request.
-            if not order.stream.ended:
-                self._inbox.put(order.key)
-            if self._orders.get(job.attempt) is order:
-                del self._orders[job.attempt]
+            return
+        if isinstance(order, Result) and order.text and isinstance(job.op, ModelCall) and job.op.stream:
+            report.push(Progress(order.text))
+        report.push(order)
+
+    def _end(self, attempt: int, tell: Tell, end: Result | Failure) -> None:
+        self._reports.pop(attempt, None)
+        order, core = self._orders.pop(attempt, None), self._core
+        if order is None or not order.tops or not isinstance(end, Result) or core is None:
+            tell(end)
+            return
+        # Decoding up to 20 alternatives of each token takes long: not on the event loop.
+        task = asyncio.create_task(_spell(core.prompter, order, tell, end))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def cancel(self, attempt: int) -> None:
         """Abort a request; its stream then ends with what was generated."""
-        order = self._orders.get(attempt)
-        if order is not None:
+        if (order := self._orders.get(attempt)) is not None:
             self._inbox.put(order.key)
 
     async def reload(self, folder: str | Path) -> None:
@@ -149,8 +151,8 @@ class Engine(Worker):
         be loaded, and while requests are running: their caches belong to the old weights."""
         if self._core is None or self.lost:
             raise EngineError(self.lost or f"the engine {self.name!r} is not running")
-        if self._orders:
-            raise EngineError(f"the engine {self.name!r} has {len(self._orders)} running requests: let them end first")
+        if self._reports:
+            raise EngineError(f"the engine {self.name!r} has {len(self._reports)} running requests: let them end first")
         done = Future[None]()
         self._inbox.put((str(folder), done))
         await asyncio.wrap_future(done)
@@ -191,8 +193,8 @@ class Engine(Worker):
         """Abort everything, stop the thread and free the model."""
         await asyncio.to_thread(self._stop)
         self._core = None
-        for order in list(self._orders.values()):  # orders that came after the last that the thread took
-            order.stream.push(Result(prompt_ids=tuple(order.prompt), value="", finish="cancelled"))
+        for report in list(self._reports.values()):  # of orders that came after the last that the thread took
+            report.push(Result(value="", finish="cancelled"))
         if self._events is not None:
             await self._events.close()
             self._events = None
@@ -222,7 +224,7 @@ class Engine(Worker):
             # interpreter's end.
             thread.join(60.0)
 
-    def _order(self, job: Job) -> EngineRequest | Result | Failure:
+    def _order(self, job: Job, report: Reporter) -> EngineRequest | Result | Failure:
         core, think = self._core, job.op
         if core is None or self.lost:
             return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))
@@ -232,7 +234,7 @@ class Engine(Worker):
             if think.model is not None and think.model not in (*self.models, self.model):
                 there = ", ".join(self.models)
                 raise EngineError(f"the engine {self.name!r} has no model {think.model!r} (there are: {there})")
-            return core.order(job, think, str(next(self._keys)))
+            return core.order(job, think, str(next(self._keys)), report)
         except EngineError as error:
             return as_failure(error)
         except Exception as error:  # vLLM's own classes change
@@ -293,25 +295,25 @@ class Engine(Worker):
             news = []
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
-        if checkpoint is not None and checkpoint.ids:
-            if self.on_checkpoint is not None:
-                # In an actor a whole checkpoint goes through one pipe, past the event loop and its jobs.
-                self.on_checkpoint(checkpoint)
-            else:
-                self._inbox.call(lambda: self._tell(checkpoint))
+        if checkpoint is not None and checkpoint.ids and self.on_checkpoint is not None:
+            # In an actor a whole checkpoint goes through one pipe, past the event loop and its jobs.
+            self.on_checkpoint(checkpoint)
         return True
-
-    def _tell(self, checkpoint: TokenBatch) -> None:
-        """On the loop: pass each job its part of a checkpoint."""
-        for attempt, ids in checkpoint.parts():
-            order = self._orders.get(attempt)
-            if order is not None:
-                order.stream.push(Progress("", len(ids), None, tuple(ids)))
 
     def _break(self, reason: str) -> None:
         """On the loop: everything that still waits is lost, and so is what comes later."""
         self.lost = reason
         failure = as_failure(WorkerLost(reason))
-        for order in list(self._orders.values()):
-            order.stream.push(failure)
+        for report in list(self._reports.values()):
+            report.push(failure)
         self._gone.set()
+
+
+async def _spell(prompter: Prompter, order: EngineRequest, tell: Tell, end: Result) -> None:
+    """Report a result with the tokens that spell it."""
+    try:
+        tokens = await asyncio.to_thread(spelled, prompter, order.prompt, order.tops, end.text)
+    except Exception as error:
+        tell(as_failure(error))
+    else:
+        tell(end.model_copy(update={"tokens": tokens}))

@@ -12,12 +12,12 @@ from plait.core.result import Failure, Finish, Result, Sources, Token, TokenDraw
 from plait.core.sampling import Sampling
 from plait.core.values import opening
 
-from .._shared.batch_streams import Stream
+from .._shared.batch_streams import Reporter
 from .._shared.confidence import ConfidenceTrace, token_draws
 from .._shared.prompt import TAIL_TOKENS, Prompter
 from .._shared.stop_texts import first_stop
 
-EngineOutputs = list[tuple[Stream, Progress | Result | Failure]]
+EngineOutputs = list[tuple[Reporter, Progress | Result | Failure]]
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class PreparedRequest:
 
     key: str
     """Our name for the request; `inner` is the engine's."""
-    stream: Stream
+    stream: Reporter
     prompt: list[int]
     sampling: Sampling
     streams: bool

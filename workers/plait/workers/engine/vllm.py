@@ -20,7 +20,7 @@ from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 from plait.core.values import split_reasoning
 
-from .._shared.batch_streams import Stream, TokenBatch
+from .._shared.batch_streams import Reporter, TokenBatch
 from .._shared.confidence import ConfidenceTrace, measure
 from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
@@ -165,7 +165,7 @@ class Core:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def order(self, job: Job, think: ModelCall, key: str) -> EngineRequest | Result:
+    def order(self, job: Job, think: ModelCall, key: str, report: Reporter) -> EngineRequest | Result:
         """Return a job as a request, or its result if what was generated of it before has ended it. Not on the
         engine's thread. Raises `EngineError`, and `ValueError` for what vLLM does not accept."""
         sampling = settled(think.sampling, self.generation)
@@ -183,9 +183,7 @@ class Core:
         prompt, anew = self.prompter.prompt(think)
         if not prompt:
             raise Rejected("the prompt has no tokens: give it some text")
-        order = EngineRequest(
-            key, Stream(), prompt, sampling, bool(think.stream), priority=job.priority, salt=think.salt
-        )
+        order = EngineRequest(key, report, prompt, sampling, bool(think.stream), priority=job.priority, salt=think.salt)
         order.anew, order.processed = anew, self._processed
         # A turn that begins behind its thoughts has none left to think.
         if think.chat and thinks(self.prompter.template) and CLOSE not in think.begin:
@@ -348,7 +346,7 @@ class Core:
         steps = self.counts["steps"]
         for order in self.running.values():
             is_due = order.reports or steps - order.reported_step >= ALIVE_STEPS
-            if is_due and not order.streams:
+            if is_due and not (order.streams or order.bare):
                 order.reported_step = steps
                 self._peek(order, news)
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheUpdate, Progress, Tell, Worker
+from plait.core.interfaces import CacheUpdate, Tell
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared.batch_streams import Stream
+from .._shared.batch_streams import CallbackWorker, Reporter
 from .._shared.kv_events import KvEvents
 from .._shared.options import build_options, takes
 from .connection import DEFAULT_KEY_VARIABLE, ResponseLimits, ServerConnection
@@ -41,7 +41,7 @@ class UnreachableServer(EngineError):
 
 
 @takes(HttpOptions)
-class Http(Worker):
+class Http(CallbackWorker):
     """An OpenAI-compatible server, over HTTP.
 
     `start` requests one token to find what the server takes: token ids, text completions, or chat completions alone. A
@@ -170,21 +170,8 @@ class Http(Worker):
         self._connections.append(server.connection)
         self._sender = RequestSender(self.options, server, self._limiter, self.counts, self._suspect)
 
-    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Generate for one model call: yield deltas if it streams, then the result."""
-        stream = Stream()
-        self.begin(job, stream.push)
-        try:
-            async for item in stream:
-                yield item
-        finally:
-            live = self._live.get(job.attempt)
-            if live is not None and live.task is not None:
-                live.task.cancel()
-                await asyncio.wait([live.task])
-
     def begin(self, job: Job, tell: Tell) -> None:
-        """Generate for one model call, and pass to `tell` what `run` would yield."""
+        """Generate for one model call: report deltas if it streams, then the result."""
         think, sender = job.op, self._sender
         if sender is None or self._is_closed:
             tell(as_failure(WorkerLost(f"worker {self.name!r} is not running")))
@@ -192,7 +179,7 @@ class Http(Worker):
         if not isinstance(think, ModelCall):
             tell(as_failure(EngineError(f"worker {self.name!r} serves think steps, not {think.kind!r} steps")))
             return
-        live = self._live[job.attempt] = LiveJob(job, think, tell)
+        live = self._live[job.attempt] = LiveJob(job, think, Reporter(tell).push)
         live.task = asyncio.create_task(self._serve(live, sender))
         live.task.add_done_callback(lambda _: self._forget_job(live, sender))
 

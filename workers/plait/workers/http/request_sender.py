@@ -69,9 +69,8 @@ class LiveJob:
     job: Job
     think: ModelCall
     """What is still asked for: a form that the server refused is dropped from it."""
-    emit: Tell
-    """Receives progress and the end; call `report`."""
-    has_ended: bool = False
+    report: Tell
+    """Takes progress and the end."""
     task: asyncio.Task[None] | None = None
     abort_reason: Failure | None = None
     """Set when the worker itself aborts the job."""
@@ -87,13 +86,6 @@ class LiveJob:
     """Progress of a job that does not stream, until its next report is due."""
     spent: Usage = field(default_factory=Usage)
     """Usage of its finished requests, failed ones included."""
-
-    def report(self, item: Progress | Result | Failure) -> None:
-        """Report progress, or the end; later items are dropped."""
-        if self.has_ended or (isinstance(item, Progress) and not (item.text or item.tokens)):
-            return
-        self.has_ended = not isinstance(item, Progress)
-        self.emit(item)
 
     def charge(self, throughput: ThroughputEstimate, is_free: bool = False) -> None:
         """Charge the running request, unless the server rejected it."""

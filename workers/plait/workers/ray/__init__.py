@@ -11,22 +11,23 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from plait.core.errors import EngineError, WorkerError, WorkerLost
 from plait.core.events import Job
-from plait.core.interfaces import CacheUpdate, Progress, Worker
+from plait.core.interfaces import CacheUpdate, Tell, Worker
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared.batch_streams import Stream, TokenBatch
+from .._shared.batch_streams import CallbackWorker, TokenBatch
 from .._shared.cached_blocks import Mailbox
 from .._shared.resources import default_threads, local_model, usable_cores
 from . import cluster
 from .actor import ActorHost, EngineOutputs, load
 from .actor_calls import SILENCE_LIMIT_S, answered, first_line, hangs, reply
 from .quarantine import Quarantine
-from .token_pipe import TokenBuffer
+from .token_pipe import ActorJob, TokenBuffer
 
 __all__ = ["Quarantine", "RayWorker", "pool"]
 
@@ -47,7 +48,7 @@ MAX_CALLS = 10_000
 """Calls that an actor takes at the same time; a job is not a call, so this only has to cover cancels."""
 
 
-class RayWorker(Worker):
+class RayWorker(CallbackWorker):
     """Hosts a worker in a Ray actor.
 
     Options:
@@ -90,8 +91,7 @@ class RayWorker(Worker):
         self.name = name
         self.identity = ""
         self._quarantine = quarantine or Quarantine()
-        self._live: dict[int, Job] = {}
-        """Jobs that the actor has."""
+        self._live: dict[int, ActorJob] = {}
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         """Suspects that wait for their turn."""
         # An engine's own pace tells how long a step may take; how long another worker is silent by nature is not known.
@@ -114,8 +114,7 @@ class RayWorker(Worker):
         self._placement, self._bundle, self._placed = placement, bundle, False
         self._ray: Any = None
         self._actor: Any = None
-        self._streams: dict[int, Stream] = {}
-        self._told = TokenBuffer(self._streams)
+        self._tokens = TokenBuffer(self._live)
         self._outbox: list[Job] = []
         self._given_up: list[int] = []
         self._calls, self._called = 0, False
@@ -152,48 +151,43 @@ class RayWorker(Worker):
         self._health.put_nowait(True)
         self._follower = asyncio.create_task(self._follow())
 
-    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Send a job to the actor and yield its reports."""
-        stream = self._streams[job.attempt] = Stream()
+    def begin(self, job: Job, tell: Tell) -> None:
+        """Send a job to the actor, and pass on its reports."""
         turn = self._quarantine.turn(job)
-        waiting: asyncio.Future[Any] | None = None
-        try:
-            # Its prompt was running each time that an engine died: alone, another death is seen to be its doing.
-            if turn is not None:
-                waiting = self._waiting[job.attempt] = asyncio.ensure_future(turn.acquire())
-                await asyncio.wait([waiting])
-                if waiting.cancelled():
-                    stream.push(Result(value="", finish="cancelled"))
-            if (refusal := self._quarantine.refusal(job)) is not None:
-                stream.push(refusal)
-            elif self._actor is None:
-                stream.push(as_failure(WorkerLost(f"{self.name} is down")))
-            # It may have been cancelled while it waited for its turn.
-            elif not stream.ended:
-                self._live[job.attempt] = job
-                self._outbox.append(job)
-                self._call()
-            async for item in stream:
-                # It has run to its end here, so the death was not its doing.
-                if isinstance(item, Result) and item.finish != "cancelled":
-                    self._quarantine.cleared(job)
-                yield item
-        finally:
-            if turn is not None and waiting is not None:
-                del self._waiting[job.attempt]
-                # It had its turn: the next suspect may go.
-                if not waiting.cancel() and not waiting.cancelled():
-                    turn.release()
-            self._live.pop(job.attempt, None)
-            self._streams.pop(job.attempt, None)
-            self._told.forget(job.attempt)
-            if not stream.ended:
-                self._given_up.append(job.attempt)
-                self._call()
+        live = self._live[job.attempt] = ActorJob(job, tell, partial(self._end, job, turn, tell))
+        if turn is None:
+            self._submit(live)
+            return
+        # Its prompt was running each time that an engine died: alone, another death is seen to be its doing.
+        waiting = self._waiting[job.attempt] = asyncio.ensure_future(turn.acquire())
+        waiting.add_done_callback(lambda _: self._submit(live, waiting.cancelled()))
+
+    def _submit(self, live: ActorJob, is_cancelled: bool = False) -> None:
+        if is_cancelled:
+            live.push(Result(value="", finish="cancelled"))
+        elif (refusal := self._quarantine.refusal(live.job)) is not None:
+            live.push(refusal)
+        elif self._actor is None:
+            live.push(as_failure(WorkerLost(f"{self.name} is down")))
+        elif not live.ended:
+            live.is_sent = True
+            self._outbox.append(live.job)
+            self._call()
+
+    def _end(self, job: Job, turn: asyncio.Lock | None, tell: Tell, end: Result | Failure) -> None:
+        # It has run to its end here, so the death was not its doing.
+        if isinstance(end, Result) and end.finish != "cancelled":
+            self._quarantine.cleared(job)
+        del self._live[job.attempt]
+        # It had its turn: the next suspect may go.
+        if turn is not None and not (waiting := self._waiting.pop(job.attempt)).cancel() and not waiting.cancelled():
+            turn.release()
+        tell(end)
 
     async def cancel(self, attempt: int) -> None:
         """Stop an attempt in the actor."""
-        if attempt in self._live:
+        live = self._live.get(attempt)
+        if live is not None and live.is_sent:
             self._given_up.append(attempt)
             self._call()
         # It was never sent: there is nothing to stop in the actor.
@@ -233,16 +227,16 @@ class RayWorker(Worker):
                 with contextlib.suppress(WorkerLost):
                     await self._unless_gone(self._placement.free(ray))
         finally:
-            self._told.read()  # its attempts may continue on other workers, from its last tokens
-            self._told.tell()
-            self._told.close()
+            self._tokens.read()  # its attempts may continue on other workers, from its last tokens
+            self._tokens.report_all()
+            self._tokens.close()
             gone, self._gone = self._gone, None
             if gone is not None:
                 gone.cancel()
             if ray is not None:
                 await cluster.leave(self)
-        for stream in list(self._streams.values()):
-            stream.push(Result(value="", finish="cancelled"))
+        for live in list(self._live.values()):
+            live.push(Result(value="", finish="cancelled"))
         self._health.put_nowait(None)
         self._cache.close()
 
@@ -279,7 +273,7 @@ class RayWorker(Worker):
             **room,
         )
         actor = remote.remote(self._spec, self._options)
-        started = asyncio.ensure_future(reply(actor.start, self._told.open()))
+        started = asyncio.ensure_future(reply(actor.start, self._tokens.open()))
         started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end after we gave it up
         try:
             waiting = asyncio.wait_for(asyncio.shield(started), self._start_timeout)
@@ -299,7 +293,7 @@ class RayWorker(Worker):
             raise
         except Exception as error:
             raise WorkerError(f"{self.name} died while it started: {first_line(error)}") from error
-        self._told.opened()
+        self._tokens.opened()
         # The hosted worker's own error came back as a value, since Ray would hide it behind one of its own.
         if wrong is not None:
             ray.kill(actor)
@@ -332,17 +326,17 @@ class RayWorker(Worker):
                 log.warning("%s does not come back: %s", self.name, reason)
                 left = False
             else:
-                self._quarantine.died(self._live.values(), reason=reason)
+                self._quarantine.died([live.job for live in self._live.values() if live.is_sent], reason=reason)
                 with contextlib.suppress(Exception):
                     self._ray.kill(actor)
-            self._told.read()  # what a dead actor has written is still there
-            self._told.tell()
-            await asyncio.sleep(0)  # the scheduler retries steps as soon as it receives the loss of the actor
+            self._tokens.read()  # what a dead actor has written is still there
+            self._tokens.report_all()
             if left:
                 self._health.put_nowait(False)
+                await asyncio.sleep(0)  # who reads it reports the loss of the worker before that of its jobs
             lost = as_failure(WorkerLost(f"{self.name} died: {reason}"))
-            for stream in list(self._streams.values()):
-                stream.push(lost)
+            for live in list(self._live.values()):
+                live.push(lost)
             self._outbox.clear()
             self._given_up.clear()
             if not left:
@@ -398,11 +392,11 @@ class RayWorker(Worker):
                 self._sent.clear()
                 for news in newest.result():
                     if isinstance(news, TokenBatch):
-                        self._told.keep(news)
+                        self._tokens.keep(news)
                     elif isinstance(news, CacheUpdate):
                         self._cache.put(news)
-                    elif (stream := self._streams.get(news[0])) is not None:
-                        stream.push(news[1])
+                    elif (live := self._live.get(news[0])) is not None:
+                        live.push(news[1])
         except Exception as error:
             return first_line(error)
         finally:
@@ -449,8 +443,8 @@ class RayWorker(Worker):
                 return
             refused = WorkerError(f"{self.name} cannot receive the job: {first_line(error)}")
             for job in jobs:
-                if (stream := self._streams.get(job.attempt)) is not None:
-                    stream.push(as_failure(refused))
+                if (live := self._live.get(job.attempt)) is not None:
+                    live.push(as_failure(refused))
 
     def _exchange(self, jobs: Sequence[Job] = (), given_up: Sequence[int] = ()) -> None:
         """Send jobs and cancels to the actor; its reports are the reply."""

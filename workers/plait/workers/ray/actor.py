@@ -1,4 +1,4 @@
-"""The inside of a Ray actor: one worker, its jobs as tasks, its reports in batches.
+"""The inside of a Ray actor: one worker, its jobs, its reports in batches.
 
 All reports leave through one waiting call, so that the number of messages follows the engine's steps and not
 its tokens. Ray is not imported here.
@@ -12,15 +12,16 @@ import importlib
 import math
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from plait.core.errors import PlaitError, WorkerError
 from plait.core.events import Job
-from plait.core.interfaces import CacheUpdate, Progress, Worker, cache_news
+from plait.core.interfaces import CacheUpdate, Progress, Worker, cache_news, direct
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 
-from .._shared.batch_streams import TokenBatch, together
+from .._shared.batch_streams import Reporter, TokenBatch, together
 from .token_pipe import IdsOut
 
 EngineOutputs = tuple[int, Progress | Result | Failure] | TokenBatch | CacheUpdate
@@ -58,12 +59,10 @@ class ActorHost:
 
     def __init__(self, spec: str, options: dict[str, Any]) -> None:
         self._worker = load(spec, options)
+        self._direct = direct(self._worker)
         self._out: IdsOut | None = None
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._begun: set[int] = set()
-        """Attempts that the worker knows."""
-        self._early: set[int] = set()
-        """Attempts cancelled before the worker knew them."""
+        self._live: dict[int, Reporter] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0
         self._calls: dict[int, tuple[Sequence[Job], Sequence[int]]] = {}
         """Calls of `exchange` that overtook others, by number: an async actor does not take them in order."""
@@ -132,13 +131,13 @@ class ActorHost:
 
     async def _take(self, jobs: Sequence[Job], given_up: Sequence[int]) -> None:
         for job in jobs:
-            self._tasks[job.attempt] = asyncio.create_task(self._work(job))
+            self._begin(job)
+        if given_up and self._direct is None:
+            await asyncio.sleep(0)  # a worker knows a job when its task has had a turn
         for attempt in given_up:
-            if attempt in self._begun:
+            if attempt in self._live:
                 with contextlib.suppress(Exception):  # the others are to be cancelled all the same
                     await self._worker.cancel(attempt)
-            elif attempt in self._tasks:
-                self._early.add(attempt)
 
     async def watch(self) -> str:
         """Wait until the worker's health changes for the worse; return why, as far as the worker says."""
@@ -166,28 +165,30 @@ class ActorHost:
         if out is not None:
             out.close()
 
-    async def _work(self, job: Job) -> None:
+    def _begin(self, job: Job) -> None:
         attempt = job.attempt
-        last: Progress | Result | Failure | None = None
-        self._begun.add(attempt)
+        report = self._live[attempt] = Reporter(partial(self._post, attempt), partial(self._end, attempt))
+        if self._direct is None:
+            task = asyncio.create_task(self._work(job, report))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
         try:
-            # It was cancelled before its task had a turn: the worker need not hear of it.
-            if attempt in self._early:
-                self._early.discard(attempt)
-                last = Result(value="", finish="cancelled")
-                self._post(attempt, last)
-                return
-            async for last in self._worker.run(job):
-                self._post(attempt, last)
+            self._direct.begin(job, report.push)
         except Exception as error:
-            last = as_failure(error)
-            self._post(attempt, last)
-        finally:
-            self._tasks.pop(attempt, None)
-            self._begun.discard(attempt)
-            # The reader must receive exactly one end.
-            if last is None or isinstance(last, Progress):
-                self._post(attempt, as_failure(WorkerError("the hosted worker ended this job without a result")))
+            report.push(as_failure(error))
+
+    def _end(self, attempt: int, end: Result | Failure) -> None:
+        del self._live[attempt]
+        self._post(attempt, end)
+
+    async def _work(self, job: Job, report: Reporter) -> None:
+        try:
+            async for item in self._worker.run(job):
+                report.push(item)
+        except Exception as error:
+            report.push(as_failure(error))
+        report.push(as_failure(WorkerError("the hosted worker ended this job without a result")))
 
     def _post(self, attempt: int, item: Progress | Result | Failure) -> None:
         # An end frees a slot, which should not stay empty for the sake of fewer messages.

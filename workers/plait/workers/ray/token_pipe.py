@@ -12,16 +12,19 @@ import os
 import struct
 import tempfile
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from plait.core.interfaces import Progress
+from plait.core.events import Job
+from plait.core.interfaces import Progress, Tell
+from plait.core.result import Failure, Result
 
-from .._shared.batch_streams import Stream, TokenBatch
+from .._shared.batch_streams import Item, Reporter, TokenBatch, together
 
-TELL_SECONDS = 0.25
-"""Seconds that ids are kept here before they are reported to the scheduler; at once if the actor dies. The scheduler
-needs them only to resume a step, and an event for every checkpoint would cost more than all other events."""
+REPORT_TOKENS, ALIVE_TOKENS = 16, 256
+"""Number of tokens of a job whose ids are kept here before the scheduler gets them: of one whose tokens it counts
+(`Job.report`), and of any other. Of the latter it needs them when the actor has died, and then gets them all; an event
+for every checkpoint would cost more than all other events."""
 
 HEAD = struct.Struct("=II")
 """Before each checkpoint in a pipe: how many attempts it has, and how many ids."""
@@ -110,14 +113,43 @@ class IdsIn:
         self.unlink()
 
 
-class TokenBuffer:
-    """Token ids of running jobs that an actor has reported but the scheduler has not yet received."""
+class ActorJob(Reporter):
+    """A job of an actor; it keeps progress that is token ids and nothing else."""
 
-    def __init__(self, streams: Mapping[int, Stream]) -> None:
-        """`streams`: the stream of each attempt to the scheduler."""
-        self._streams = streams
-        self._kept: dict[int, list[int]] = {}
-        self._due = 0.0
+    __slots__ = ("_count", "_kept", "_limit", "is_sent", "job")
+
+    def __init__(self, job: Job, tell: Tell, end: Callable[[Result | Failure], None] | None = None) -> None:
+        super().__init__(tell, end)
+        self.job = job
+        self.is_sent = False
+        """Whether the actor has it."""
+        self._limit = REPORT_TOKENS if job.report else ALIVE_TOKENS
+        self._kept: list[Progress] = []
+        self._count = 0
+
+    def push(self, item: Item) -> None:
+        """Keep a report of ids, pass on any other."""
+        if isinstance(item, Progress):
+            self._kept.append(item)
+            self._count += item.tokens
+            if self._count >= self._limit or item.text or not item.ids or item.group is not None:
+                self.report()
+        else:
+            super().push(item)
+
+    def report(self) -> None:
+        """Pass on what is kept, as one report."""
+        kept, self._kept, self._count = self._kept, [], 0
+        if kept:
+            super().push(together(kept) if len(kept) > 1 else kept[0])
+
+
+class TokenBuffer:
+    """Keeps the token ids of running jobs that an actor reports, until its death."""
+
+    def __init__(self, live: Mapping[int, ActorJob]) -> None:
+        """`live`: the running jobs by attempt."""
+        self._live = live
         self._pipe: IdsIn | None = None
 
     def open(self) -> str | None:
@@ -144,25 +176,15 @@ class TokenBuffer:
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
 
     def keep(self, checkpoint: TokenBatch) -> None:
-        """Keep the ids of a checkpoint; tell the scheduler of them now and then."""
+        """Keep the ids of a checkpoint."""
         for attempt, ids in checkpoint.parts():
-            if attempt in self._streams:
-                self._kept.setdefault(attempt, []).extend(ids)
-        now = asyncio.get_running_loop().time()
-        if now >= self._due:
-            self._due = now + TELL_SECONDS
-            self.tell()
+            if (live := self._live.get(attempt)) is not None:
+                live.push(Progress("", len(ids), None, tuple(ids)))
 
-    def tell(self) -> None:
-        """Tell the scheduler of all ids that are kept."""
-        for attempt, ids in self._kept.items():
-            if (stream := self._streams.get(attempt)) is not None:
-                stream.push(Progress("", len(ids), None, tuple(ids)))
-        self._kept.clear()
-
-    def forget(self, attempt: int) -> None:
-        """Drop what is kept of a job that has ended."""
-        self._kept.pop(attempt, None)
+    def report_all(self) -> None:
+        """Report all ids that are kept, after the actor's death."""
+        for live in list(self._live.values()):
+            live.report()
 
     def close(self) -> None:
         """Close the pipe, if there is one."""

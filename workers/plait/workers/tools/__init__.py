@@ -20,12 +20,13 @@ from pydantic import JsonValue
 from plait.core.errors import Denied, ToolError, ToolSchemaError, Unanswered, WorkerLost
 from plait.core.events import Job
 from plait.core.flow import ask_a_person
-from plait.core.interfaces import Progress, Tell, Worker
+from plait.core.interfaces import Tell
 from plait.core.ops import Kind, ToolCall
 from plait.core.result import NOTHING, Failure, Result, as_failure, frames_of
 from plait.core.tools.context import Question, ToolContext
 from plait.core.tools.tool import Tool, ToolSpec, tool
 
+from .._shared.batch_streams import CallbackWorker
 from .daemon_threads import ThreadPool
 from .json_values import NotJson, to_json
 from .mcp import McpServer
@@ -44,7 +45,7 @@ _LISTED = 20
 """Maximum names of tools in a message about an unknown tool."""
 
 
-class Tools(Worker):
+class Tools(CallbackWorker):
     """Serves the calls of a plan with a set of tools.
 
     Options:
@@ -142,19 +143,8 @@ class Tools(Worker):
             await self._disconnect()
             raise
 
-    async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Call the tool of `job.op` and yield its result or failure."""
-        ended: asyncio.Future[Progress | Result | Failure] = asyncio.get_running_loop().create_future()
-        self.begin(job, ended.set_result)
-        try:
-            outcome = await ended
-        finally:
-            if (running := self._running.pop(job.attempt, None)) is not None:
-                running.release()
-        yield outcome
-
     def begin(self, job: Job, tell: Tell) -> None:
-        """Call the tool of `job.op`, and tell its result or failure."""
+        """Call the tool of `job.op`, and report its result or failure."""
         prepared = self._prepare(job.op, job.run)
         if isinstance(prepared, Failure):
             tell(prepared)

@@ -32,6 +32,7 @@ def embedder(
     name: str = "embed",
     batch: int = 64,
     timeout: float = 60.0,
+    revision: str | None = None,
 ) -> Tool[..., Any]:
     """Return a tool that takes `texts` and returns a list of numbers for each, all of one length.
 
@@ -43,6 +44,7 @@ def embedder(
         name: name of the tool.
         batch: most texts in one request.
         timeout: seconds that a call may take.
+        revision: commit, tag or branch of a model on the hub. Only a commit gives the same weights each time.
     """
     if base_url is not None:
         address = base_url.rstrip("/")
@@ -58,7 +60,7 @@ def embedder(
             )
 
         return tool(name=name, timeout=timeout)(ask)
-    pooled = _PooledStates(model)
+    pooled = _PooledStates(model, revision)
 
     def pool(texts: list[str]) -> Vectors:
         """Return a vector for each text.
@@ -112,21 +114,21 @@ def _vectors(reply: Any, n: int, server: str) -> Vectors:
 class _PooledStates:
     """Mean last hidden states of a model in a folder, loaded when first asked."""
 
-    def __init__(self, model: str) -> None:
-        self._model = model
+    def __init__(self, model: str, revision: str | None) -> None:
+        self._model, self._revision = model, revision
         self._lock = threading.Lock()
         self._embed: Callable[[str], list[float]] | None = None
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         with self._lock:  # tools run on threads, and two must not load it
             if self._embed is None:
-                self._embed = _load(self._model)
+                self._embed = _load(self._model, self._revision)
             embed = self._embed
         # one by one: a batch needs a padding token, which a model that generates may not have
         return [embed(text) for text in texts]
 
 
-def _load(model: str) -> Callable[[str], list[float]]:
+def _load(model: str, revision: str | None) -> Callable[[str], list[float]]:
     """Return the embedding of a text by a model. Raises `ToolError`."""
     try:
         import torch
@@ -136,8 +138,8 @@ def _load(model: str) -> Callable[[str], list[float]]:
         raise ToolError(f"an embedding by {model} needs {error.name!r}: pip install torch transformers") from None
     logging.disable_progress_bar()
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(model)
-        network: Any = AutoModel.from_pretrained(model).eval()
+        tokenizer: Any = AutoTokenizer.from_pretrained(model, revision=revision)
+        network: Any = AutoModel.from_pretrained(model, revision=revision).eval()
     except (OSError, ValueError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ToolError(f"{model} cannot be loaded as an embedding model: {lines[0]}") from None

@@ -58,13 +58,13 @@ class BfclEnvironment(Environment):
         return await self._talk.call(name, arguments)
 
     def goes_on(self, answer: str) -> Sequence[Message]:
-        """Return what the user says in the next turn, behind all that was said and called."""
+        """Return the user's next message, behind all messages and calls so far."""
         return () if self._talk is None else self._talk.goes_on(answer)
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Grade the calls that were made, else those of the answer. Raises `ToolError` without the checker."""
         if not isinstance(wanted, dict) or not isinstance(wanted.get("calls"), list):
-            raise ToolError('what is wanted of a question is said as {"category": …, "calls": […]}')
+            raise ToolError('write what a question wants as {"category": …, "calls": […]}')
         if self._talk is not None:
             right: Any = wanted["calls"]
             return self._talk.graded(right)
@@ -103,7 +103,9 @@ def _checker() -> tuple[Any, Any]:
         enums: Any = importlib.import_module("bfcl_eval.constants.enums")
         checker: Any = importlib.import_module("bfcl_eval.eval_checker.ast_eval.ast_checker")
     except ImportError as error:
-        raise ToolError(f"the leaderboard's checker is not there ({error}): pip install --no-deps bfcl-eval") from None
+        raise ToolError(
+            f"the leaderboard's checker is not installed ({error}): pip install --no-deps bfcl-eval"
+        ) from None
     return checker.ast_checker, enums.Language
 
 

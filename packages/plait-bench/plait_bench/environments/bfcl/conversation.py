@@ -22,7 +22,7 @@ from plait.core.extras import extra
 
 __all__ = ["BfclConversation", "written"]
 
-_INSTALL = "the leaderboard is not there: pip install --no-deps bfcl-eval"
+_INSTALL = "the leaderboard is not installed: pip install --no-deps bfcl-eval"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -61,7 +61,7 @@ class BfclConversation:
         return [function for function in self._functions if function["name"] not in held]
 
     def asked(self) -> str:
-        """Return what the user says in this turn."""
+        """Return the user's message of this turn."""
         turn = self.row["question"][self.turn]
         if turn:
             return "\n\n".join(str(message["content"]) for message in turn)
@@ -120,7 +120,7 @@ def written(name: str, arguments: Mapping[str, JsonValue]) -> str:
     """Return a call as Python writes it. The checker evaluates it, so nothing but names and values may stand in it.
     Raises `ToolError` for a name that is none."""
     if wrong := next((word for word in (name, *arguments) if _NAME.fullmatch(word) is None), None):
-        raise ToolError(f"{wrong!r} is no name of a function or an argument")
+        raise ToolError(f"{wrong!r} does not name a function or an argument")
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 

@@ -42,7 +42,7 @@ def problems_in(file: str) -> list[tuple[str, JsonValue]]:
         return [(json.dumps({"prompt": row["query"], **made}), {"bash": _joined(row["gold"])}) for row in rows]
     if path.name not in _DUMPS:
         raise TaskError(
-            f"{path.name} is none of InterCode's files of problems that can be read: nl2bash_fs_1.json to "
+            f"{path.name} is not one of InterCode's files of problems that plait can read: nl2bash_fs_1.json to "
             f"nl2bash_fs_4.json, {', '.join(_DUMPS)}"
         )
     databases = _databases(str(path.with_name(_DUMPS[path.name])))

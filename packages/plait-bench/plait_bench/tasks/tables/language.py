@@ -236,7 +236,7 @@ def read(text: str) -> Question:
     source = _Words(text)
     question = _question(source)
     if source.peek():
-        raise TaskError(f"the question goes on with {source.peek()!r} after its end; {EXAMPLE}")
+        raise TaskError(f"the question continues with {source.peek()!r} after its end; {EXAMPLE}")
     return question
 
 

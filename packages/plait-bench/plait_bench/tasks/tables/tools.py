@@ -122,7 +122,7 @@ def made_tools(
         return done("total", list(values))
 
     def count_above(values: list[Numeric], limit: Numeric) -> int:
-        """Return how many values are above the limit."""
+        """Count the values above the limit."""
         return done("count_above", list(values), limit)
 
     quick: list[Callable[..., object]] = [add, subtract, multiply, larger, smaller, above, below, choose]

@@ -61,18 +61,18 @@ Write one test on which they differ, as one line of JSON: {"args": [arguments], 
 
 
 class CodeSearch(Flow):
-    """Writes `n` programs side by side, runs each on the public cases as soon as it is whole, repairs those that fail,
-    and chooses by tests that the model writes without seeing the programs.
+    """Writes `n` programs in parallel, runs each on the public cases when it is complete, repairs those that fail, and
+    chooses by tests that the model writes without seeing the programs.
 
-    After S* (arXiv 2502.14382) and CodeMonkeys (arXiv 2501.14723). Differs: equal programs are run once and count by
-    their number; every program is run on every input once; a model call that tells programs apart is made for a pair
-    of behaviours, not of programs; a test that an empty function passes counts nothing; what a test wants is evidence,
-    not a fact. Agreement among programs decides only between equal votes, unless `criterion` says otherwise. No test
-    that tells programs apart is asked for where none could change the winner. A mutual check of programs and tests is
-    told beside.
+    After S* (arXiv 2502.14382) and CodeMonkeys (arXiv 2501.14723). Differs: equal programs run once and count by their
+    number; every program runs on every input once; a model call that distinguishes programs compares a pair of
+    behaviours, not of programs; a test that an empty function passes does not count; the expectation of a test is
+    evidence, not a fact. Agreement among programs decides only between equal votes, unless `criterion` says otherwise.
+    No distinguishing test is requested where none could change the winner. A mutual check of programs and tests is
+    reported and decides nothing.
 
-    `criterion=judged` is S*'s own way to choose: the model writes inputs alone, and for each pair of behaviours an
-    input on which the two differ; both outputs are shown to it in both orders, and a verdict counts if it is the same
+    `criterion=judged` is S*'s own way to choose. The model writes inputs alone, and for each pair of behaviours an
+    input on which the two differ. It then sees both outputs in both orders, and a verdict counts if it is the same
     twice.
 
     Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults:
@@ -259,7 +259,7 @@ class Searching:
         return made
 
     async def _failure(self, candidate: Candidate) -> str:
-        """Run the public cases; return the first failure in words, or an empty text."""
+        """Run the public cases; return the first failure as text, or an empty text."""
         cells = await self._cells(candidate, [args for args, _ in self._public])
         first = ""
         for (args, want), cell in zip(self._public, cells, strict=True):

@@ -53,7 +53,7 @@ class Candidate:
 
 
 def _kind(cell: Cell) -> object:
-    """Return what of a cell counts as behaviour: of an error only its class."""
+    """Return the part of a cell that counts as behaviour: for an error, its class alone."""
     kind, value = cell
     return [kind, str(value).partition(":")[0]] if kind in ("error", "broken") else [kind, value]
 
@@ -67,7 +67,7 @@ def cluster_by_behaviour(pool: Sequence[Candidate], inputs: Sequence[str]) -> di
 
 
 def count_samples(group: Sequence[Candidate]) -> int:
-    """Return how many samples wrote the programs of a group."""
+    """Count the samples that wrote the programs of a group."""
     return sum(candidate.weight for candidate in group)
 
 
@@ -77,7 +77,7 @@ def list_passed(candidate: Candidate, tests: Sequence[Test]) -> list[bool]:
 
 
 def count_votes(candidate: Candidate, tests: Sequence[Test]) -> int:
-    """Return how many tests a program passes."""
+    """Count the tests that a program passes."""
     return sum(list_passed(candidate, tests))
 
 

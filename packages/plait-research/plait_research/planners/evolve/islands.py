@@ -54,7 +54,7 @@ class Evolution:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
         self.islands = [Grid() for _ in range(options.n)]
         self._known: dict[str, Promise[Member]] = {}
-        """Every program is run once, whoever writes it."""
+        """Each program runs once, no matter which branch wrote it."""
         self._gone: dict[str, None] = {}
         """Lines that a child left out of its parent."""
         self._timing: Promise[None] | None = None

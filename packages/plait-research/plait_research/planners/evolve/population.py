@@ -20,7 +20,7 @@ class Member:
     """Public cases that it fails, by number."""
     cases: int
     failure: str = ""
-    """The first failure, in words."""
+    """The first failure as text."""
     seconds: float | None = None
     """Median time of a pass over the public cases, if it passes them and was timed."""
     mad: float = 0.0

@@ -12,11 +12,11 @@ from pydantic import Field, JsonValue, field_validator
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context, Flow, Trajectory
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
 from plait.planners._shared.steps import derive
 
+from ...learning import LearningPlanner, RunOutcome
 from .rule import LineLooks, Look, SteadyVote, Switching, calibrate, find_leader, is_safe, to_features
 
 __all__ = ["Mars"]
@@ -29,7 +29,7 @@ _IN_THOUGHTS = " There is no time left: I answer by what I have.\n</think>\n\n\\
 
 @dataclass(slots=True)
 class _Sample:
-    """One sample under way."""
+    """One running sample."""
 
     number: int
     line: Trajectory | None = None
@@ -49,18 +49,18 @@ class _Sample:
 class Mars(LearningPlanner, Flow):
     """Margin-Adversarial Risk-controlled Stopping (MARS, arXiv 2606.12935).
 
-    Samples are written in parts, `draft`, and each unfinished one is then asked for its answer so far, in a few greedy
-    tokens after its own context. The first `warmup` samples run to their ends: they teach how likely an answer
-    so far is to change (a logistic regression on position, sureness, changes, looks since the last one and trend), and
-    how much of the worst case to reckon with. All others end together, as soon as the first answer would stay
-    first if those that are likely to change changed for the worst. What has ended votes, and so does what an unfinished
-    sample said last.
+    Samples write in parts of `draft` tokens. After each part, a probe asks every unfinished sample for its answer so
+    far, in a few greedy tokens behind its own context. The first `warmup` samples run to their ends. They train a
+    logistic regression that predicts whether an answer so far will change (by position, confidence, changes, probes
+    since the last change, and trend), and set how much of the worst case counts. All others stop together as soon as
+    the first answer would stay first even if the answers that are likely to change changed for the worst. Finished
+    samples vote with their answers, unfinished ones with their last probe.
 
-    Differs from the authors' code: the warm-up votes too; a line that has ended cannot switch, where theirs gives it
-    the chance that the regression says; how sure a line is, is read off the probe, not off the last tokens of the line;
-    the regression is not rescaled after its fit (Platt), which on the same few samples is nearly the identity. A look
-    costs the tokens of `probe` and its prefill, which pays where samples are much longer than a part. Defaults: 32
-    samples, 16 of them warm-up as in the paper, 500 tokens between looks.
+    Differs from the authors' code: the warm-up votes too; a finished sample cannot change, where the authors give it
+    the regression's probability; confidence comes from the probe, not from the sample's last tokens; the regression is
+    not rescaled after its fit (Platt), which on the same few samples is nearly the identity. A probe costs the tokens
+    of `probe` and its prefill, which pays where samples are much longer than a part. Defaults: 32 samples, 16 of them
+    warm-up as in the paper, 500 tokens between probes.
     """
 
     fidelity = Fidelity(
@@ -162,7 +162,7 @@ class Mars(LearningPlanner, Flow):
                 return {}
 
     async def _advance(self, ctx: Context, samples: Sequence[_Sample]) -> bool:
-        """Write the next part of each unfinished sample, and look at those that go on; return whether any does."""
+        """Write the next part of each unfinished sample and check those that continue; return whether any does."""
         task = ctx.brief.task
         asked = [sample for sample in samples if not sample.done]
         parts = [self._part(ctx, sample) for sample in asked]

@@ -145,11 +145,12 @@ def _replay_stop(lines: Sequence[LineLooks], looks: int, gamma: float) -> tuple[
 
 
 class SteadyVote:
-    """When a vote of unfinished lines stands still, and which lines have left it: the controller of Parallel-Probe
-    (Zheng et al., 2026), with the settings of its authors.
+    """Decides when a vote of unfinished samples is stable, and which samples have left it: the controller of
+    Parallel-Probe (Zheng et al., 2026), with the settings of its authors.
 
-    After `warmup` looks the vote may end once its first answer was first at `stable` looks in a row, and a line that
-    says something else at `patience` looks in a row is given up. Of equals the answer is first that a line gave first.
+    After `warmup` probes the vote may end once the same answer was first in `stable` probes in a row. A sample that
+    gives another answer in `patience` probes in a row is cancelled. Of answers with equal votes, the one that a sample
+    gave first is first.
     """
 
     def __init__(self, lines: int, stable: int = 3, warmup: int = 4, patience: int = 2) -> None:

@@ -13,12 +13,12 @@ from pydantic import JsonValue
 
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
-from plait.core.learning import RunOutcome
 from plait.core.ops import Part as Piece, Text
 from plait.core.step_handles import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 from plait.planners._shared.steps import shorten
-from plait.planners._shared.sub_problems import HARDEST, GraphText, Part
 
+from ...learning import RunOutcome
+from .._sub_problems import HARDEST, GraphText, Part
 from .options import ScaleOptions
 from .paper import run_in_order
 
@@ -49,24 +49,25 @@ _DIGITS = tuple("0123456789")
 class Scale(ScaleOptions):
     """Selective allocation of compute (SCALE, arXiv 2512.00466).
 
-    Several outlines are drawn and the model picks one. Before a step is done it is asked, in one token, how difficult
-    the step is, given the results that it builds on. Easy steps are answered at once (the thoughts are over before they
-    begin); hard ones are thought through, voted on (`width` above 1), or given to a stronger model (`hard.model`). A
-    last step answers the question, and always counts as hard.
+    The model draws several outlines and picks one. Before each step it rates, in one token, how difficult the step is,
+    given the results that the step builds on. Easy steps are answered directly (the thoughts end before they begin).
+    Hard steps are thought through, voted on (`width` above 1), or given to a stronger model (`hard.model`). A last step
+    answers the question, and always counts as hard.
 
-    Easy is a step whose difficulty has, by `records`, a chance of at least `threshold` to be done right the easy way:
-    an isotonic fit of (difficulty, was it right). With fewer than 100 records difficulties mean nothing, and every step
-    is thought through; the paper's fixed threshold did most damage where it let too much pass. Runs with `threshold=0`
-    do every step the easy way, and make records: `plait learn effort` does so, and `learn` keeps on counting.
+    A step is easy if, by `records`, steps of its difficulty are right the easy way with a probability of at least
+    `threshold`: an isotonic fit of (difficulty, right or wrong). With fewer than 100 records difficulties mean nothing,
+    and every step is thought through; the paper's fixed threshold did most damage where it let too much pass. Runs with
+    `threshold=0` answer every step the easy way and make records: `plait learn effort` does so, and `learn` keeps
+    adding to them.
 
-    Differs from the paper: steps form a graph, and those that need nothing of one another are done at the same time,
-    where the paper does all in order; the difficulty is calibrated; an outline that cannot be read is left out, where
-    the code asks again for ever. Defaults: 4 outlines, temperature 0.6, a threshold of 0.9.
+    Differs from the paper: steps form a graph and independent steps run in parallel, where the paper runs all in order;
+    the difficulty is calibrated; an unreadable outline is left out, where the code asks again without end. Defaults: 4
+    outlines, temperature 0.6, a threshold of 0.9.
 
-    `criterion=score` is the authors' code: 8 outlines in JSON, one of which the model names, a score in [0, 1] for each
-    step of it before any is done, the question in the place of the last step, which always scores .9, and the steps in
-    order, thought through above `threshold` (.5 there). Only a reply that cannot be read is asked for three times,
-    where theirs asks without end.
+    `criterion=score` is the authors' code: 8 outlines in JSON, one of which the model names; a score in [0, 1] for each
+    step before any step runs; the question in place of the last step, which always scores .9; and the steps in order,
+    thought through above `threshold` (.5 there). Only an unreadable reply is requested again, three times, where the
+    authors ask without end.
     """
 
     fidelity = Fidelity(

@@ -8,8 +8,9 @@ from pydantic import Field, field_validator
 
 from plait.core.call_config import CallConfig, Uses
 from plait.core.flow import Context, Flow
-from plait.core.learning import LearningPlanner
 from plait.core.vocabulary import MaxBranches, N, Records, Threshold, Width
+
+from ...learning import LearningPlanner
 
 __all__ = ["ScaleOptions"]
 

@@ -15,11 +15,11 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity, Free
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
-from plait.core.learning import LearningPlanner, RunOutcome
 from plait.core.ops import Plugin
 from plait.core.step_handles import JoinHandle, Promise, StepFailed
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
 
+from ...learning import LearningPlanner, RunOutcome
 from .._relay import Piece, Relay
 from .strategies import POOL, Strategy, choose
 
@@ -39,22 +39,23 @@ class SSR(LearningPlanner, Flow):
     Reasoning, arXiv 2506.19830).
 
     The target scores the strategies of a pool for this request, one token each, and the best `n` get a path each. On a
-    path the draft writes step after step, up to `depth` ahead; the target gives each a mark from 0 to 9 as soon as it
-    is written. The steps before the first mark below `threshold` stand, and the target writes that step anew in
-    place of the draft's. A vote decides between the paths' answers.
+    path the draft writes step after step, up to `depth` ahead, and the target marks each finished step from 0 to 9. The
+    steps before the first mark below `threshold` are kept, and the target rewrites that step. A vote decides between
+    the paths' answers.
 
-    With `threshold` above 9 the target writes all, and every path is what the target alone would have written; with 0
-    the draft does.
+    With `threshold` above 9 the target writes every step, and each path equals the target's own text; with 0 the draft
+    writes all.
 
-    Strategies are data: an id, a text, tags. They are chosen to have high scores together and different tags.
-    With their `wins` and `losses` in earlier runs of a task the score is drawn from
-    Beta(1 + wins + 4 m, 1 + losses + 4 (1 - m)), where m is the mark in [0, 1] (Thompson sampling). Requests of a task
-    that has prompts of its own, and cannot be told a strategy, get `n` paths that differ by their seeds.
+    Strategies are data: an id, a text, tags. plait chooses strategies with high scores together and different tags.
+    With their `wins` and `losses` in earlier runs of a task the score is drawn from Beta(1 + wins + 4 m, 1 + losses + 4
+    (1 - m)), where m is the mark in [0, 1] (Thompson sampling). Requests of a task with its own prompts, which takes no
+    strategy, get `n` paths that differ by their seeds.
 
-    The paper's pool, threshold and prompts were not at hand: these are ours, and 7 is the threshold as it is commonly
-    quoted. Defaults: 3 paths of 24 steps, a depth of 4, temperature 0.7.
+    The paper's pool, threshold and prompts were not available: these are ours, and 7 is the threshold that others
+    quote. Defaults: 3 paths of 24 steps, a depth of 4, temperature 0.7.
 
-    At each end the paths that are left are looked at anew, and there are 64 at most: calls grow with n^1.3.
+    At each end of a step plait reviews the remaining paths, of which there are at most 64: its cost grows with
+    n^1.3.
     """
 
     fidelity = Fidelity("variant", "our pool, prompts and threshold: theirs are not public", paper="2505.15340")

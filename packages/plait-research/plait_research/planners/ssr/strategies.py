@@ -22,7 +22,7 @@ class Strategy(Frozen):
 
     id: str = Field(min_length=1)
     text: str = Field(min_length=1)
-    """What the model is told."""
+    """Text for the model."""
     tags: tuple[str, ...] = ()
     """Kinds that it belongs to."""
     wins: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)

@@ -1,1 +1,1 @@
-"""Policies that stop steps whose result is unlikely to matter."""
+"""Policies that give branches up."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from plait.core.declarations import Fidelity, ToolName
 from plait.core.flow import Context
 from plait.core.search import SearchNode
-from plait.policies.score.simple import ToolScorer
+from plait.policies.score.scorers import ToolScorer
 
 __all__ = ["Perplexity", "RewardModel"]
 

@@ -11,8 +11,7 @@ from pydantic import Field
 from plait.core.declarations import Fidelity, Free
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-from ._leaf_selection import select_by_program, select_by_tree
-from .rebase import BalancedRounds, share_children
+from .leaf_sampling import BalancedRounds, select_by_program, select_by_tree, share_children
 from .stride import Stride, Strides
 
 __all__ = ["Ets"]

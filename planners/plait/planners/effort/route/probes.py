@@ -9,28 +9,28 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.task import Task
 
+from ..._shared.delegation import mark_owner
 from ..._shared.drafts import Draft, find_verified, rank_drafts, read_drafts
 from ..._shared.steps import Asker, OnResult, through
 from ...split.decompose import Decompose, find_signals
 from ...threads.threads import Threads, dialect_names
 from ...votes.refine import Refine
-from .options import PIECES, REFINE, THREADS, RouteOptions
+from .options import ALL, PIECES, REFINE, THREADS, RouteOptions
 from .rules import BudgetFacts, Signs, decide
-from .tiers import mark_owner
 
 __all__ = ["Probes", "check_options"]
 
 
 def check_options(options: RouteOptions) -> None:
     """Refuse an option or dialect of the planners that probes may lead to before the probes are paid for."""
-    for tier in options.candidates:
-        match tier.planner.name:
+    for spec in options.planners:
+        match spec.name:
             case "decompose":
-                Decompose.model_validate(tier.planner.options)
+                Decompose.model_validate(spec.options)
             case "threads":
-                Threads.model_validate(tier.planner.options)
+                Threads.model_validate(spec.options)
             case _:
-                _build_refine(options, (1,), tier.planner)
+                _build_refine(options, (1,), spec)
 
 
 class Probes:
@@ -38,7 +38,7 @@ class Probes:
 
     def __init__(self, options: RouteOptions, brief: PlanningContext) -> None:
         self._options, self._asker, self._brief = options, Asker("route", brief), brief
-        self._into = {tier.planner.name: tier.planner for tier in options.tiers}
+        self._into = {spec.name: spec for spec in options.planners or ALL}
 
     def start(self) -> Plan:
         """Return the extraction for a prompt with signs of several pieces, else the probes."""

@@ -1,4 +1,4 @@
-"""The decision list of `route` with `criterion=probes`: which way of solving follows from the answers of a few probes.
+"""The decision list of `route`: which way of solving follows from the answers of a few probes.
 
 Sources: Adaptive-Consistency (arXiv 2305.11860) for agreement; the saturation model of test-time scaling (arXiv
 2505.20522) for the number of samples with a verifier. The literature on serial against parallel reasoning contradicts

@@ -1,0 +1,1 @@
+ALTER TABLE plait.processes ADD COLUMN pool text NOT NULL DEFAULT '', ADD COLUMN wants int NOT NULL DEFAULT 0;

@@ -1,1 +1,0 @@
-"""Policies that end a vote early."""

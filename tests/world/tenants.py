@@ -1,0 +1,290 @@
+"""Five tenants at work on three servers: four innocents, one of them with a limit per day, and one that is hostile.
+
+Every answer is checked where it arrives: it has the mark of its question, or it is an error that says why. What is
+silent (an end without an answer or a reason), what another tenant sees, and what a server that broke no promise could
+not have said is written down in `Findings`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from plait_server.tenants import hashed
+from tests.faults.world import PLAN, World
+
+INNOCENTS = ("ann", "bob", "cy", "dee")
+HOSTILE = "mallory"
+KEYS = {name: f"plait-{name}-{'k' * 32}" for name in (*INNOCENTS, HOSTILE)}
+TOKENS_PER_DAY = 900
+"""Limit of the tenant `dee`."""
+TOKENS_PER_RUN = 40
+"""Limit of its runs: what each of them may use beyond the limit while servers do not know of one another's."""
+SETTINGS = {
+    "tenants": [
+        {"name": name, "keys": [hashed(key)], "salted": False, "fairness_weight": 1.0}
+        | ({"tokens_per_day": TOKENS_PER_DAY, "tokens_per_run": TOKENS_PER_RUN} if name == "dee" else {})
+        for name, key in KEYS.items()
+    ],
+    "upstream_wait": 5.0,
+    "seconds_per_run": 60.0,
+}
+TIMEOUT_S = 25.0
+REASONS = (429, 500, 502, 503, 504)
+"""Statuses that do not blame an innocent."""
+
+
+@dataclass
+class Findings:
+    """What came of it."""
+
+    tally: Counter[str] = field(default_factory=Counter[str])
+    silent: list[str] = field(default_factory=list[str])
+    leaks: list[str] = field(default_factory=list[str])
+    blamed: list[str] = field(default_factory=list[str])
+    calls: list[tuple[float, float, bool]] = field(default_factory=list[tuple[float, float, bool]])
+    """Whole answers that innocents asked for: begin, seconds, and whether they got them."""
+    accepted: dict[str, str] = field(default_factory=dict[str, str])
+    """Responses in the background: whose they are."""
+    stored: dict[str, tuple[str, str, float]] = field(default_factory=dict[str, tuple[str, str, float]])
+    """Stored completions: whose they are, which server said so, and when."""
+    tokens: Counter[str] = field(default_factory=Counter[str])
+
+
+class Tenants:
+    """All tenants as tasks of one thread on the clients' host."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.found = world, Findings()
+        self._dice = random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let what is under way end."""
+        self._over.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "a client hangs, though each of its requests has a timeout"
+
+    def _work(self) -> None:
+        with self.world.hosts.inside("client"):
+            asyncio.run(self._all())
+
+    async def _all(self) -> None:
+        async with httpx.AsyncClient(
+            verify=False, trust_env=False, timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=None)
+        ) as self.http:
+            await asyncio.gather(*(self._innocent(name) for name in INNOCENTS), self._innocent("ann"), self._hostile())
+
+    # -- innocents -----------------------------------------------------------------------------------------------------
+
+    async def _innocent(self, name: str) -> None:
+        acts = [self.whole, self.whole, self.vote, self.streamed, self.left, self.background, self.stored, self.listed]
+        acts += [self.peek, self.feedback]
+        number = 0
+        while not self._over.is_set():
+            number += 1
+            act = self._dice.choice(acts)
+            self.found.tally[act.__name__] += 1
+            try:
+                await act(name, self._dice.choice(self.world.servers), f"{name}-{number}-{self._dice.randrange(10**9)}")
+            except (httpx.HTTPError, OSError):
+                self.found.tally["connection errors"] += 1
+            await asyncio.sleep(self._dice.uniform(0.05, 0.3))
+
+    async def send(self, name: str, server: str, method: str, path: str, body: Any = None) -> httpx.Response:
+        """Send one request with a tenant's key."""
+        headers = {"authorization": f"Bearer {KEYS[name]}"}
+        return await self.http.request(method, self.world.url(server) + path, json=body, headers=headers)
+
+    def refused(self, what: str, said: httpx.Response) -> None:
+        """Check an answer that is an error: it says why, and does not blame an innocent."""
+        message = ""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            message = said.json()["error"]["message"]
+        self.found.tally[f"refused {said.status_code}{' of the limit' * ('insufficient_quota' in said.text)}"] += 1
+        if not message:
+            self.found.silent.append(f"{what}: {said.status_code} without a reason: {said.text[:200]!r}")
+        if said.status_code not in REASONS or (said.status_code == 429 and not what.endswith(" dee")):
+            self.found.blamed.append(f"{what}: {said.status_code} {message[:200]}")
+
+    async def whole(self, name: str, server: str, mark: str, model: str = "q", **more: Any) -> dict[str, Any] | None:
+        """Ask for a whole answer, and return it if there is one."""
+        body = {"model": model, "messages": [{"role": "user", "content": f"SAY:1:{mark}:YAS"}], "max_tokens": 40}
+        began = time.monotonic()
+        done = False
+        try:
+            said = await self.send(name, server, "POST", "/v1/chat/completions", body | more)
+            done = said.status_code == 200
+        finally:
+            self.found.calls.append((began, time.monotonic() - began, done))
+        if not done:
+            self.refused(f"whole {name}", said)
+            return None
+        answer = said.json()
+        self.found.tokens[name] += answer["usage"]["completion_tokens"]
+        if (text := answer["choices"][0]["message"]["content"]) != mark:
+            self.found.silent.append(f"whole {name}: {text!r} in place of {mark!r}")
+        return answer
+
+    async def vote(self, name: str, server: str, mark: str) -> None:
+        """Ask for a vote of three."""
+        await self.whole(name, server, mark, "plait/sample:n=3@q")
+
+    async def streamed(self, name: str, server: str, mark: str, leave: bool = False) -> None:
+        """Read a stream to its end, or leave it after its first text."""
+        text, ended, error = "", False, ""
+        repeated = 200 if leave else 1
+        body = {"model": "q", "stream": True, "max_tokens": 4000, "stream_options": {"include_usage": True},
+                "messages": [{"role": "user", "content": f"SAY:{repeated}:{mark}:YAS"}]}  # fmt: skip
+        headers = {"authorization": f"Bearer {KEYS[name]}"}
+        path = self.world.url(server) + "/v1/chat/completions"
+        async with self.http.stream("POST", path, json=body, headers=headers) as said:
+            if said.status_code != 200:
+                await said.aread()
+                self.refused(f"stream {name}", said)
+                return
+            async for line in said.aiter_lines():
+                if line == "data: [DONE]":
+                    ended = True
+                elif line.startswith("data: "):
+                    chunk = json.loads(line[6:])
+                    error = error or (chunk.get("error") or {}).get("message", "")
+                    self.found.tokens[name] += (chunk.get("usage") or {}).get("completion_tokens", 0)
+                    text += "".join(each["delta"].get("content") or "" for each in chunk.get("choices", ()))
+                    if leave and text:
+                        return
+        if error:
+            self.found.tally["streams that ended with a reason"] += 1
+        elif not ended or text != mark * repeated:
+            self.found.silent.append(f"stream {name}: {text[:100]!r}, end {ended}, in place of {mark!r}")
+
+    async def left(self, name: str, server: str, mark: str) -> None:
+        """Leave a stream early."""
+        await self.streamed(name, server, mark, leave=True)
+
+    async def background(self, name: str, server: str, mark: str) -> None:
+        """Begin a response with payments in the background."""
+        body = {"model": "q", "background": True, "plait": {"plan": PLAN}, "metadata": {"owner": name}}
+        said = await self.send(name, server, "POST", "/v1/responses", body)
+        if said.status_code == 200:
+            self.found.accepted[said.json()["id"]] = name
+        else:
+            self.refused(f"background {name}", said)
+
+    async def stored(self, name: str, server: str, mark: str) -> None:
+        """Store a completion, and read it."""
+        answer = await self.whole(name, server, mark, store=True, metadata={"owner": name})
+        if answer is not None:
+            self.found.stored[answer["id"]] = (name, server, time.monotonic())
+            said = await self.send(name, server, "GET", f"/v1/chat/completions/{answer['id']}")
+            if said.status_code == 404:
+                self.found.silent.append(f"stored {name}: {answer['id']} is not there after 200")
+            elif said.status_code != 200:
+                self.refused(f"read {name}", said)
+
+    async def listed(self, name: str, server: str, mark: str) -> None:
+        """List what is stored: all of it is one's own."""
+        said = await self.send(name, server, "GET", "/v1/chat/completions?limit=20")
+        if said.status_code != 200:
+            self.refused(f"list {name}", said)
+            return
+        owners = {each["metadata"].get("owner") for each in said.json()["data"]}
+        if owners - {name}:
+            self.found.leaks.append(f"{name} lists what {owners} stored")
+
+    async def peek(self, name: str, server: str, mark: str) -> None:
+        """Ask for what is another's."""
+        others = {**self.found.accepted, **{each: owner for each, (owner, *_) in self.found.stored.items()}}
+        wanted = self._dice.choice([each for each, owner in others.items() if owner != name] or [""])
+        if not wanted:
+            return
+        run = wanted.partition("_" if wanted.startswith("resp") else "-")[2]
+        paths = [("GET", f"/v1/responses/{wanted}"), ("POST", f"/v1/responses/{wanted}/cancel"),
+                 ("GET", f"/v1/chat/completions/{wanted}"), ("DELETE", f"/v1/chat/completions/{wanted}"),
+                 ("GET", f"/runs/{run}/data"), ("POST", f"/runs/{run}/cancel"), ("GET", "/metrics")]  # fmt: skip
+        method, path = self._dice.choice(paths)
+        said = await self.send(name, server, method, path, {} if method == "POST" else None)
+        if said.status_code < 400:
+            self.found.leaks.append(f"{name}: {method} {path} of another: {said.status_code} {said.text[:200]}")
+
+    async def feedback(self, name: str, server: str, mark: str) -> None:
+        """Say how right a run was: one's own where one can, and another's, which is refused."""
+        for wanted, (owner, where, _) in self._dice.sample(
+            sorted(self.found.stored.items()), min(2, len(self.found.stored))
+        ):
+            run = wanted.partition("-")[2]
+            said = await self.send(name, where, "POST", f"/runs/{run}/feedback", {"right": True})
+            if owner != name and said.status_code < 400:
+                self.found.leaks.append(f"{name} gave feedback on a run of {owner}")
+            self.found.tally[f"feedback {said.status_code}"] += owner == name
+
+    # -- the hostile one -----------------------------------------------------------------------------------------------
+
+    async def _hostile(self) -> None:
+        acts = [self._flood, self._large, self._junk, self._unread, self._half_open, self._wide]
+        while not self._over.is_set():
+            act = self._dice.choice(acts)
+            self.found.tally[f"hostile{act.__name__}"] += 1
+            with contextlib.suppress(httpx.HTTPError, OSError, TimeoutError):
+                async with asyncio.timeout(TIMEOUT_S):
+                    await act(self._dice.choice(self.world.servers))
+            with contextlib.suppress(httpx.HTTPError, OSError):
+                await self.peek(HOSTILE, self._dice.choice(self.world.servers), "")
+            await asyncio.sleep(self._dice.uniform(0.2, 0.6))
+
+    async def _chat(self, server: str, **fields: Any) -> int:
+        body = {"model": "q", "messages": [{"role": "user", "content": "SAY:1:m:YAS"}], **fields}
+        return (await self.send(HOSTILE, server, "POST", "/v1/chat/completions", body)).status_code
+
+    async def _flood(self, server: str) -> None:
+        await asyncio.gather(*(self._chat(server) for _ in range(60)), return_exceptions=True)
+
+    async def _wide(self, server: str) -> None:
+        await self._chat(server, model="plait/sample:n=64@q", seed=self._dice.randrange(9))
+
+    async def _large(self, server: str) -> None:
+        await asyncio.gather(*(self._chat(server, user="x" * (3 << 20)) for _ in range(3)), return_exceptions=True)
+
+    async def _junk(self, server: str) -> None:
+        for content in (b'{"model":', b"[" * 40_000, b'{"model":"q","messages":' + b"[1," * 9_000, b"\xff\xfe"):
+            headers = {"authorization": f"Bearer {KEYS[HOSTILE]}", "content-type": "application/json"}
+            said = await self.http.post(
+                self.world.url(server) + "/v1/chat/completions", content=content, headers=headers
+            )
+            if said.status_code < 400 or said.status_code == 500:
+                self.found.blamed.append(f"junk {content[:20]!r}: {said.status_code}")
+
+    async def _unread(self, server: str) -> None:
+        """Ask for long streams, and read none of them."""
+        host, port = self.world.hosts.address(server), 8100
+        body = json.dumps(
+            {"model": "q", "stream": True, "messages": [{"role": "user", "content": "SAY:9000:word :YAS"}]}
+        )
+        head = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEYS[HOSTILE]}\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}")  # fmt: skip
+        writers = [(await asyncio.open_connection(host, port))[1] for _ in range(5)]
+        for writer in writers:
+            writer.write(head.encode())
+        await asyncio.sleep(2)
+        for writer in writers:
+            writer.transport.abort()
+
+    async def _half_open(self, server: str) -> None:
+        """Open connections, and send little or nothing."""
+        made = [(await asyncio.open_connection(self.world.hosts.address(server), 8100))[1] for _ in range(40)]
+        for writer in made[::2]:
+            writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9000000\r\n")
+        await asyncio.sleep(1)
+        for writer in made:
+            writer.transport.abort()
