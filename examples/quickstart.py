@@ -1,4 +1,4 @@
-"""Reasoning threads on a real engine, with the model that comes with the package. No GPU, no download, no key."""
+"""Reasoning threads on a real engine, with a model of plait-models. No GPU, no download, no key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from plait import Orchestrator
 
 
 def main() -> None:
-    with Orchestrator() as plait:
+    with Orchestrator(model="countdown") as plait:
         for planner in ("single", "threads"):
             answer = plait.run("3 5 7 11 -> 24", task="countdown", planner=planner)
             tokens = f"{answer.total_tokens} tokens, {answer.critical_path_tokens} of them one after another"

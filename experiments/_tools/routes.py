@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from plait_research.route.fit import RouteOutcome, RouteReport, RouteRow, compare, fit, follow, key_of
+from plait_research.route.fit import RouteOutcome, RouteReport, RouteRow, compare_choices, fit, key_of
 from plait_research.route.ranking import Ranking
-from plait_research.route.rows import Routed, followed, table_of
+from plait_research.route.recorded import RecordedRuns
+from plait_research.route.rows import Routed, followed, read, table_of
 
 from .base import Findings, Table
 from .plots import Series, lines
 from .statistics import Estimate, difference, mean, ratio, saving, share
 
-__all__ = ["GOAL", "LOSE", "choices", "part_reached", "share_of", "ways_of"]
+__all__ = ["GOAL", "LOSE", "choices", "compare", "follow", "part_reached", "share_of", "ways_of"]
 
 LOSE = 0.01
 GOAL = 0.6
@@ -150,3 +151,26 @@ def _lines(
         line("**route**", ROUTE, f"**{_percent(reached[ROUTE])}**", right, saved),
         line("oracle", ORACLE, "100 %"),
     ]  # fmt: skip
+
+
+def follow(rows: Iterable[RouteRow], route: Ranking, checked: bool) -> Routed:
+    """Return the routed outcome of each request that was run with all tiers of a route."""
+    keys = [key_of(tier.planner) for tier in route.tiers]
+    recorded = RecordedRuns(rows, {key_of(tier.planner): tier.planner for tier in route.tiers})
+    routed: Routed = {}
+    for text in recorded.whole:
+        outcomes = recorded.table[text]
+        if route.first is not None and not checked:
+            chances = route.chances_after(recorded.told(text, keys[route.first]))
+            routed[text] = read(outcomes, keys[route.first], keys[route.stays(chances)])
+        else:
+            routed[text] = followed(outcomes, [keys[place] for place in route.order(recorded.told(text), checked)])
+    return routed
+
+
+def compare(rows: Iterable[RouteRow], routed: Routed) -> RouteReport:
+    """Compare routed requests (`follow`) with the other choices. Raises `ValueError` without requests."""
+    if not routed:
+        raise ValueError("no request was routed")
+    rows = [row for row in rows if row.text in routed]
+    return compare_choices(table_of(rows), {key_of(row.planner): row.planner for row in rows}, routed)

@@ -5,10 +5,16 @@ Decides what a sample is to the machine: a branch that ends in its answer after 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
+from plait.apps.common.rows import raw_rows
+from plait.core.errors import ConfigError
+from plait.core.messages import explain, json_path
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Usage
@@ -16,7 +22,7 @@ from plait.runtime.plugins.loader import Plugins
 from plait_research.samples.sample import RecordedSample
 from plait_research.simulation.simulator import Host, LatencyModel, simulate
 
-__all__ = ["Question", "Voted", "Way", "place_of", "questions", "vote"]
+__all__ = ["Question", "Voted", "Way", "place_of", "questions", "read_samples", "vote"]
 
 
 class Way(NamedTuple):
@@ -107,3 +113,19 @@ def vote(way: Way, question: Question, size: int | None = None) -> Voted:
 def place_of(step: str) -> int:
     """Return the place of a branch among the recorded ones: 0 for `sample-1`."""
     return int(step.rpartition("sample-")[2]) - 1
+
+
+def read_samples(path: Path) -> Iterator[RecordedSample]:
+    """Yield the samples of a file. Raises `ConfigError` for the first invalid line."""
+    try:
+        for row in raw_rows(path):
+            if row.fault:
+                raise ConfigError(f"{path}, line {row.line}: {row.fault}")
+            try:
+                yield RecordedSample.model_validate(row.fields)
+            except ValidationError as error:
+                detail = error.errors(include_url=False)[0]
+                reason = explain(json_path(detail["loc"]) or "it", detail)
+                raise ConfigError(f"{path}, line {row.line} is no sample: {reason}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.batch.order import Order, in_order
+from plait.apps.batch.rows import Order, in_order
 from plait.apps.batch.outcome import outcome
 from plait.apps.batch.rows import BatchRow
 from plait.apps.common.interrupt import Stopper

@@ -134,7 +134,7 @@ async def measured(folder: Path, piece: Piece) -> None:
     rng.shuffle(kinds)
     singles = [Single(answer=CallConfig(max_tokens=120, temperature=1.0, stream=streams)) for streams in (False, True)]
     found: list[Runs] = []
-    config = Config(worker="engine", slots=piece.slots, journal=journal)
+    config = Config(model="countdown", worker="engine", slots=piece.slots, journal=journal)
     async with AsyncOrchestrator(config=config) as orchestrator:
         await solve(orchestrator, "", singles[0], [0] * 8, 8, 0)
         with Yardstick() as yardstick:

@@ -13,10 +13,11 @@ from pathlib import Path
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
 from plait_research.route.fit import RouteRow
-from plait_research.samples.sample import RecordedSample, read_samples
+from plait_research.samples.sample import RecordedSample
 
 from .._tools.base import Findings
 from .._tools.routes import choices
+from .._tools.samples import read_samples
 
 __all__ = ["main", "page_of", "rows_of"]
 

@@ -41,7 +41,7 @@ async def record(problems: int = PROBLEMS, samples: int = SAMPLES) -> list[Puzzl
     """Draw the samples on an engine in this process."""
     planner = f"sample:n={samples},answer.temperature=1,answer.max_tokens=512,merge=collect"
     puzzles: list[Puzzle] = []
-    config = Config(worker="engine", journal="off", seed=SEED)
+    config = Config(model="countdown", worker="engine", journal="off", seed=SEED)
     async with AsyncOrchestrator(config=config) as orchestrator:
         for problem in draw(problems, SEED):
             answer = await orchestrator.run(problem.text, task="countdown", planner=planner)

@@ -63,7 +63,7 @@ async def solve(
 async def run() -> list[Row]:
     """Measure and return the table's rows."""
     problems = draw(PROBLEMS, SEED)
-    async with AsyncOrchestrator(worker="ray") as orchestrator:
+    async with AsyncOrchestrator("countdown", worker="ray") as orchestrator:
         await solve(orchestrator, problems[:IN_FLIGHT], WAYS["threads, no early stop"])  # warm-up
         outcomes = {name: await solve(orchestrator, problems, way) for name, way in WAYS.items()}
     base = outcomes["single"]

@@ -19,10 +19,10 @@ from typing import Any
 from plait.core.ops import Plugin
 from plait_research.learning import RunOutcome
 from plait_research.planners.takeover import Takeover
-from plait_research.route.fit import RouteRow, compare, fit, follow, key_of
+from plait_research.route.fit import RouteRow, fit, key_of
 from plait_research.samples.sample import RecordedSample
 
-from .._tools.routes import part_reached, share_of, ways_of
+from .._tools.routes import compare, follow, part_reached, share_of, ways_of
 from .._tools.samples import Question
 from .._tools.ways import LOSE, WAYS, voted
 from .page import page_of

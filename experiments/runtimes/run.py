@@ -87,7 +87,7 @@ async def work(folder: Path, number: int, minutes: float, had: set[tuple[str, in
     for puzzle in range(400):
         todo += [("measured", puzzle, n) for n in random.Random(puzzle).sample(WIDTHS, len(WIDTHS))]
     made: list[tuple[str, str, int, int]] = []
-    config = Config(worker="engine", slots=2 * MOST, journal=journal)
+    config = Config(model="countdown", worker="engine", slots=2 * MOST, journal=journal)
     async with AsyncOrchestrator(config=config) as orchestrator:
         await one(orchestrator, "recorded", 399, MOST)
         with Yardstick() as yardstick:

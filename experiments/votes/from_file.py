@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 
 from plait.core.errors import UsageError
-from plait_research.samples.sample import read_samples
 
-from .._tools.samples import questions
+from .._tools.samples import questions, read_samples
 from .._tools.statistics import mean, share
 from .._tools.ways import COLUMNS, FULL, HALVES, WAYS, chosen, voted
 

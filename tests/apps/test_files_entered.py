@@ -93,7 +93,8 @@ async def test_by_the_server() -> None:
 async def test_by_the_repl(tmp_path: Path) -> None:
     """A question on the plain REPL: its text on a line, the answer and the tree of its steps on the screen."""
     pytest.importorskip("prompt_toolkit")
-    from plait.apps.repl.conversation import ended, started
+    from plait.apps.repl.conversation import Repl
+    from plait.apps.repl.session import ReplSession
     from plait.apps.repl.state import Manner
     from plait.apps.repl.view import Screen
     from plait.runtime.client.config import Config
@@ -102,7 +103,7 @@ async def test_by_the_repl(tmp_path: Path) -> None:
     script.write_text('{"replies": [{"text": "answer: 4"}]}')
     config = Config(worker="scripted", script=script, journal="off", planner=Plugin(name="single"))
     shown, wrong = io.StringIO(), io.StringIO()
-    repl = started(config, Manner(), Screen(shown, errors=wrong))
+    repl = Repl(ReplSession(config, Manner()), Screen(shown, errors=wrong))
 
     async def ask() -> None:
         await repl.take("What is 2 + 2?")
@@ -111,4 +112,4 @@ async def test_by_the_repl(tmp_path: Path) -> None:
     await ask()
     within(await entered(ask), BY_REPL)
     assert shown.getvalue().splitlines().count("4") >= 2
-    await ended(repl)
+    await repl.close()

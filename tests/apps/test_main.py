@@ -99,12 +99,19 @@ def test_every_verb_that_is_done_to_a_run_is_a_command() -> None:
         (["rnu", "x"], "No such command 'rnu'. Did you mean 'run'? (see plait --help)"),
         (["runs", "shwo"], "No such command 'shwo'. Did you mean 'show'? (see plait runs --help)"),
         (["frobnicate"], "No such command 'frobnicate' (see plait --help)"),
-        ([], "a command is missing: choose one of the list (see plait --help)"),
-        (["runs"], "a command is missing: choose one of the list (see plait runs --help)"),
+        (["resume"], "No such command 'resume'. Did you mean 'runs resume'? (see plait --help)"),
     ],
 )
 def test_words_that_are_no_command(words: list[str], said: str, plait: Plait) -> None:
     done = plait(*words)
     assert done.code == 2
     assert done.err == f"error: {said}\n"
-    assert ("COMMAND [ARGS]" in done.out) is not bool(words and words != ["runs"])
+    assert "COMMAND [ARGS]" not in done.out
+
+
+def test_the_help_alone_is_shown_where_a_command_is_missing(plait: Plait) -> None:
+    for words in ([], ["runs"]):
+        done = plait(*words)
+        assert "COMMAND [ARGS]" in done.out and done.err == "" and done.code == 2
+    assert plait("help").out == plait("--help").out and plait("help").code == 0
+    assert plait("help", "runs", "show").out == plait("runs", "show", "--help").out

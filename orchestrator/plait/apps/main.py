@@ -24,9 +24,6 @@ from .moved import current_flags, current_words
 
 __all__ = ["build", "check_words", "main", "run"]
 
-RARE = ("allow", "config", "journal", "mcp", "seed")
-"""Options that `--help` leaves out and `--help-all` has: settings that most people never change."""
-_ALL = "plait.help-all"
 _FREE = ("job submit", "job manifest")
 """Commands whose arguments are another command's words."""
 
@@ -53,59 +50,13 @@ class _LazyCommand(TyperCommand):
 
 
 class _Command(TyperCommand):
-    """A command whose `--help` has the options that most people want, and `--help-all` the rest."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, with `--help-all` if that shows more."""
-        params = super().get_params(ctx)
-        if any(map(_is_rare, params)):
-            params.append(_help_all())
-        return params
+    """A command that takes old flags, too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments; old flags of settings are read as `--set`."""
         if any(param.name == "settings" for param in self.params):
             args = current_flags(args, {flag for param in self.params for flag in param.opts})
         return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, without the rare options unless all were asked for."""
-        hidden: list[Any] = [param for param in self.params if _is_rare(param) and not ctx.meta.get(_ALL)]
-        for param in hidden:
-            param.hidden = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            for param in hidden:
-                param.hidden = False
-
-
-def _is_rare(param: Any) -> bool:
-    """Whether an option is rarely needed; one of a command's own is not."""
-    return param.name in RARE and getattr(param, "rich_help_panel", None) in ("Model and workers", "How it is solved")
-
-
-def _show_all(ctx: typer.Context, wanted: bool) -> None:
-    if wanted:
-        ctx.meta[_ALL] = True
-        typer.echo(ctx.get_help())
-        raise typer.Exit
-
-
-def _help_all() -> Any:
-    """Return the option `--help-all`, made as Typer makes its options."""
-    app = typer.Typer(add_completion=False)
-
-    @app.command()
-    def all_(
-        help_all: Annotated[
-            bool,
-            typer.Option("--help-all", is_eager=True, expose_value=False, callback=_show_all,
-                         help="Show this message with the options that are rarely needed."),
-        ] = False,
-    ) -> None: ...  # fmt: skip
-
-    return typer.main.get_command(app).params[0]
 
 
 class LazyGroup(TyperGroup):
@@ -119,6 +70,9 @@ class LazyGroup(TyperGroup):
         if ctx.parent is None and args:
             args = current_words(args)
             self._refuse_missing(ctx, args)
+            longer = [name for rows in all_commands().values() for name in rows if name.split()[1:] == args[:1]]
+            if args[0] not in self.commands and longer:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {longer[0]!r}?")
         name, command, rest = super().resolve_command(ctx, args)
         if (
             isinstance(command, LazyGroup)
@@ -166,6 +120,8 @@ def main() -> None:
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code."""
     command = build()
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     return guarded(lambda: command.main(list(words), prog_name="plait", standalone_mode=False), "--json" in words)
 
 

@@ -26,7 +26,7 @@ COMMANDS = {
 }  # fmt: skip
 """Old commands whose arguments and flags a present command takes."""
 FLAGS: dict[str, dict[str, str]] = {
-    "": {"--anyway": "--force"},
+    "": {"--anyway": "--force", "--help-all": "--help"},
     "demo": {"--puzzles": "--limit"},
     "doctor": {"--versions": "--quick"},
     "eval": {"--answers": "--out", "--count": "--limit", "--rows": "--limit"},

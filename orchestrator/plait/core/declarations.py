@@ -3,7 +3,7 @@
     chunks: Annotated[int, BranchCount()] = 4  # or `Count`, of `plait.core.vocabulary`
     separator: Annotated[str, Free()] = ", "  # or `FreeText`
 
-A server reads what options declare (`plait.apps.common.outside`) before it makes a plugin for a request from outside.
+A server reads what options declare (`plait_server.outside`) before it makes a plugin for a request from outside.
 The types of `plait.core.vocabulary` and `CallConfig` declare it. `bool`, `float` and `Literal` need no declaration,
 because they can neither name nor count anything. Any other option without one is refused from outside, at every
 nesting.
@@ -62,7 +62,7 @@ class Access:
     checked."""
 
     check: str
-    """The name of the check, as `plait.apps.common.outside.Check` lists them."""
+    """The name of the check, as `plait_server.outside.Check` lists them."""
 
 
 BranchCount = partial(Access, "branches")

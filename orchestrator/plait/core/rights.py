@@ -1,7 +1,7 @@
 """Limits of what a run may request, for every planner: models, tools, fields of requests to servers, hosts of images.
 
 A server sets the rights of a request that comes from outside; they are kept with the run. Every plan and patch of the
-run is held to them, whatever planner, merge or agent made it. `plait.apps.common.outside` checks a request before that.
+run is held to them, whatever planner, merge or agent made it. `plait_server.outside` checks a request before that.
 """
 
 from __future__ import annotations

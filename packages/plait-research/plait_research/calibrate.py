@@ -93,7 +93,7 @@ def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tu
 
 async def probe(config: Config, journal: Path) -> None:
     """Run short answers on the engine, more and more at the same time, and write them down."""
-    config = config.model_copy(update={"journal": journal, "cache": None, "max_waiting": None})
+    config = config.model_copy(update={"model": config.model, "journal": journal, "cache": None, "max_waiting": None})
     async with AsyncOrchestrator(config=config) as orchestrator:
         for lot, (width, streams) in enumerate(_LOTS):
             options = {"answer": {"max_tokens": _TOKENS, "temperature": 1.0, "stream": streams}}

@@ -187,6 +187,7 @@ async def _measured(
         "engines": candidate.engines,
         "slots": candidate.slots,
         "worker": worker,
+        "model": config.model,
         "cache": None,
         "max_waiting": None,
     }

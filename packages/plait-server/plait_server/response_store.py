@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from plait.core.errors import ConfigError
-from plait.runtime.journal.documents import Documents
 
+from .documents import Documents
 from .errors import ApiError, not_found, of_error
 from .settings import Settings
 from .tenants import ServedRun, User

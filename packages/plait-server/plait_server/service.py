@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import JsonValue
 from starlette.requests import Request as HttpRequest
 
-from plait.apps.common import outside
 from plait.core.budget import Budget
 from plait.core.errors import ConfigError, UsageError
 from plait.core.interfaces import Worker, offer
@@ -30,12 +29,13 @@ from plait.runtime.client.request_preparation import Live
 from plait.runtime.driver.typed_answers import check_schema
 from plait.runtime.journal import store
 from plait.runtime.journal.directory import find, place
-from plait.runtime.journal.documents import Documents
 from plait.runtime.journal.location import Database
 from plait.runtime.journal.store_membership import Counters
 
+from . import outside
 from .admission import RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
+from .documents import Documents
 from .errors import ApiError, invalid, unavailable
 from .fields import apply_rights
 from .health import ServerHealth

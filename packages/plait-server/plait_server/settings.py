@@ -13,7 +13,7 @@ from plait.core.messages import explain, first_of_each, json_path
 from plait.core.renamed import current
 from plait.core.values import Frozen
 from plait.runtime.client.config import Config, table
-from plait.runtime.client.worker_factory import workers
+from plait.runtime.client.worker_factory import build_workers, fit_model
 from plait.runtime.plugins.loader import Plugins
 
 __all__ = ["Settings", "Tenant", "Upstream", "workers_of"]
@@ -253,7 +253,7 @@ def workers_of(config: Config, settings: Settings) -> list[Any]:
     """Return the workers of all upstreams, not started."""
     made: list[Any] = []
     for place, upstream in enumerate(settings.upstreams or (Upstream(),), 1):
-        served = workers(upstream.config(config), Plugins())
+        served = build_workers(fit_model(upstream.config(config)), Plugins())
         for worker in served:
             if len(served) == 1 and (upstream.name or any(worker.name == other.name for other in made)):
                 worker.name = upstream.name or f"{worker.name}-{place}"

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from plait.apps.batch import order
-from plait.apps.batch.order import Order, in_order
+from plait.apps.batch import rows as order
+from plait.apps.batch.rows import Order, in_order
 from plait.core.errors import ConfigError
 from plait_research.simulation.tokens import PrefixCache
 
@@ -60,7 +60,7 @@ def test_rows_that_are_done_are_left_out(tmp_path: Path) -> None:
 def test_a_file_too_large_to_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a"}\n')
-    monkeypatch.setattr(order, "_MOST", 3)
+    monkeypatch.setattr(order, "_MAX_SORTED_BYTES", 3)
     with pytest.raises(ConfigError, match="--order prefix holds it in memory"):
         list(in_order(path, "prefix", lambda number: True))
 

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from plait import AsyncOrchestrator, Budget, Plan, Step, ToolCall, ToolContext, tool
 from plait.apps.common.output import Output
-from plait.apps.control.command import _say
 from plait.apps.control.top import _shown
 from plait.core.errors import UsageError
 from plait.runtime.control.socket import Peer, opened, peers
@@ -156,7 +155,7 @@ def test_what_other_processes_say_obeys_no_terminal():
     said = io.StringIO()
     Console(file=said, width=300).print(_shown({"processes": [process], "runs": [{**row, "tokens_per_second": 0.0}]}))
     made = Output(said, as_json=False)
-    _say(made, {}, text)
+    made.report({}, text)
     assert "␛" in said.getvalue() and not set("\x1b\x07\x9b") & set(said.getvalue())
 
 

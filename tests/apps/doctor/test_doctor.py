@@ -26,7 +26,9 @@ def by_name(said):
     return {check["name"]: check for check in said["checks"]}
 
 
-def test_quick_starts_nothing(plait, monkeypatch):
+def test_quick_starts_nothing(plait, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
     def forbidden(*_: object, **__: object):
         raise AssertionError("a quick look starts nothing")
 
@@ -49,7 +51,16 @@ def test_quick_starts_nothing(plait, monkeypatch):
     } <= set(found)
     assert all(check["grade"] in ("ok", "warn", "fail") for check in said["checks"])
     assert all(check["remedy"] for check in said["checks"] if check["grade"] == "fail")
-    assert found["model"]["grade"] == "ok"
+    assert found["model"]["grade"] == "warn" and "plait model get smollm2" in found["model"]["remedy"]
+
+
+def test_without_an_engine_nothing_that_servers_do_not_need_is_missed(plait, monkeypatch):
+    known = checks.version_of
+    monkeypatch.setattr(checks, "version_of", lambda name: None if name[:4] in ("vllm", "ray") else known(name))
+    done = plait("doctor", "--json")
+    assert done.code == 0 and set(by_name(done.json)) == {"settings", "versions", "python", "engine", "disk"}
+    assert "plait[cpu]" in by_name(done.json)["engine"]["found"]
+    assert plait("doctor", "--quick", "--worker", "engine").code == 1, "one is asked for"
 
 
 def test_a_trial_with_the_scripted_worker(plait, script):

@@ -8,6 +8,7 @@ import pytest
 
 from plait.apps.repl.session import ReplSession
 from plait.apps.repl.state import Manner
+from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.runtime.client.config import BUNDLED_MODEL, Config
@@ -31,12 +32,18 @@ def test_plain_questions_are_for_the_chat_model_that_is_there(chat: str, worker:
     puzzles = Manner(Request().updated({"task": Plugin(name="countdown")}))
     assert ReplSession(Config(worker=worker), puzzles).config.model == PUZZLES
     threads = Manner(Request().updated({"planner": Plugin(name="threads")}))
-    assert ReplSession(Config(worker=worker), threads).config.model == PUZZLES
+    assert ReplSession(Config(worker=worker), threads).config.model == chat, "a plain question meets no puzzle model"
 
 
-def test_without_it_the_bundled_one_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_it_a_plain_question_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert ReplSession(Config()).config.model == PUZZLES
+    session = ReplSession(Config())
+    for work in (session.warm_up(), session.ask("The capital of France?")):
+        with pytest.raises(ConfigError, match="plait model get smollm2"):
+            await work
+    session.manner.set("task", Plugin(name="countdown"))
+    await session.fit()
+    assert session.config.model == PUZZLES and not session.lacks_model
 
 
 def test_a_model_that_is_named_stays(chat: str) -> None:

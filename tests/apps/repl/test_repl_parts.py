@@ -19,7 +19,8 @@ from rich.text import Text
 from plait.apps.common.terminal import CleanOutput, safe
 from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
-from plait.apps.repl.conversation import started
+from plait.apps.repl.conversation import Repl
+from plait.apps.repl.session import ReplSession
 from plait.apps.repl.state import Manner, ReplTurn, dump, load
 from plait.apps.repl.view import Screen
 from plait.core.ops import Plugin
@@ -57,7 +58,8 @@ def test_a_console_obeys_no_text(text):
 
 @pytest.fixture
 def complete(script):
-    repl = started(Config(worker="scripted", script=script("answer: 42")), Manner(), Screen(io.StringIO()))
+    config = Config(worker="scripted", script=script("answer: 42"))
+    repl = Repl(ReplSession(config, Manner()), Screen(io.StringIO()))
     completer = ReplCompleter(repl)
 
     def found(line: str) -> list[str]:

@@ -14,7 +14,8 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from plait.apps.repl.conversation import started
+from plait.apps.repl.conversation import Repl
+from plait.apps.repl.session import ReplSession
 from plait.apps.repl.state import Manner
 from plait.apps.repl.terminal import Conversation, wants_more
 from plait.apps.repl.view import Screen
@@ -70,7 +71,9 @@ def sit(script):
             with create_pipe_input() as pipe:
                 output = Vt100_Output(drawn, lambda: Size(rows=24, columns=80), term="xterm-256color")
                 with create_app_session(input=pipe, output=output):
-                    talk = Conversation(started(config, Manner(Request(planner=planner)), Screen(styled=True)))
+                    talk = Conversation(
+                        Repl(ReplSession(config, Manner(Request(planner=planner))), Screen(styled=True))
+                    )
                     holding = asyncio.ensure_future(talk.hold())
                     keys = Keys(talk, pipe, drawn)
                     try:

@@ -13,10 +13,10 @@ import pytest
 
 from plait.core.errors import ConfigError, EngineError, RunTaken
 from plait.runtime.client.config import Config
-from plait.runtime.journal import documents, sqlite
+from plait.runtime.journal import sqlite
 from plait.workers.http import Http
 from plait.workers.scripted import Reply
-from plait_server import health
+from plait_server import documents, health
 from plait_server.errors import of_error
 from plait_server.settings import Settings, Tenant, Upstream, workers_of
 from plait_server.tenants import hashed, new_key

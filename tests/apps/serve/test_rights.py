@@ -15,7 +15,6 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common import outside
 from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import PlanningContext
@@ -27,6 +26,7 @@ from plait.runtime.client.request_preparation import Live
 from plait.runtime.driver.expander import Expander, revised
 from plait.runtime.plugins.loader import PACKAGES, Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_server import outside
 from plait_server.errors import ApiError
 from plait_server.service import Service
 from plait_server.settings import Settings, Tenant

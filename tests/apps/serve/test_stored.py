@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from plait.core.errors import ConfigError
-from plait.runtime.journal.documents import Documents
 from plait.workers.scripted import Reply
+from plait_server.documents import Documents
 from plait_server.response_store import ResponseStore, StoredResponse
 from plait_server.settings import Settings, Tenant
 from plait_server.tenants import Tenants, hashed

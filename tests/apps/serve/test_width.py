@@ -10,7 +10,6 @@ import pytest
 from pydantic import BaseModel
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.common import outside
 from plait.core.declarations import Access
 from plait.core.errors import NotAllowed, PlaitError
 from plait.core.interfaces import Merge, Planner, Policy
@@ -21,6 +20,7 @@ from plait.core.rights import Rights
 from plait.core.vocabulary import N, OnePlugin
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from plait_server import outside
 from plait_server.app import build
 from plait_server.errors import of_error
 from plait_server.service import Service

@@ -24,11 +24,22 @@ from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, all_typed, common_options
 from ..common.output import Output, opened
 from ..common.progress import counting, for_each
-from ..common.session import opened_session
+from ..common.session import choose_model, opened_session
 from .graded import Grading, grade as run_graded, is_file
-from .order import Order, in_order
 from .outcome import allowed, outcome
-from .rows import BatchRow, InputFields, Log, count_rows, has_answers, other_columns, read_rows, slips, write_output
+from .rows import (
+    BatchRow,
+    InputFields,
+    Log,
+    Order,
+    count_rows,
+    has_answers,
+    in_order,
+    other_columns,
+    read_rows,
+    slips,
+    write_output,
+)  # fmt: skip
 
 __all__ = ["batch", "evaluate"]
 
@@ -143,7 +154,7 @@ def _run_file(job: BatchJob, digest: str, out: Path, fresh: bool, as_json: bool)
             **_counts(job, log),
         }
         _print_errors(job, log, output)
-        output.result(summary) if as_json else _show(summary, output)
+        output.report(summary, *_lines(summary))
     if not finished:
         raise typer.Exit(130)
     if log.failed == job.rows:
@@ -175,7 +186,7 @@ def _checked(job: BatchJob, out: Path) -> BatchJob:
         raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: the ending selects the format")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigError("Parquet needs pyarrow: pip install 'plait[batch]', or write .jsonl")
-    config = job.config
+    config = choose_model(job.config, job.request.task.name)
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a row is run again from its beginning
     if job.actors is not None:
@@ -248,14 +259,10 @@ def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Ca
     return counting(output, total, lambda: log.done, lambda: f"rows, {log.failed} failed", line)
 
 
-def _show(summary: dict[str, Any], output: Output) -> None:
-    console = output.people
+def _lines(summary: dict[str, Any]) -> list[str]:
     right = f", {summary['right']} right" if "right" in summary else ""
     resumed = f", {summary['resumed']} of them from an earlier try" if summary["resumed"] else ""
-    console.print(
-        f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed{right}", markup=False
+    written = (
+        f"{summary['out']} ({summary['seconds']:.1f} s)" if summary["out"] else "run the same command again to continue"
     )
-    if summary["out"]:
-        console.print(f"{summary['out']} ({summary['seconds']:.1f} s)", markup=False, soft_wrap=True)
-    else:
-        console.print("run the same command again to continue", markup=False)
+    return [f"{summary['done']} of {summary['rows']} rows{resumed}; {summary['failed']} failed{right}", written]

@@ -27,6 +27,7 @@ from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, o
 from ..common.options import all_typed
 from ..common.output import Output, opened
 from ..common.rows import raw_rows
+from ..common.session import choose_model
 
 __all__ = ["Grading", "grade", "is_file"]
 
@@ -96,6 +97,7 @@ def grade(sources: Sequence[str], grading: Grading, config: Config, request: Req
     config = config.model_copy(update={"stream_above_tokens": config.stream_above_tokens or 0})
     graded = _read_file(Path(sources[0]), grading) if is_file(sources[0]) else _draw(sources[0], grading, config)
     request = request.updated({"task": graded.task})
+    config = choose_model(config, request.task.name)
     asked = _requests(grading, config, request)
     warnings = _warnings(config, asked.values(), graded.problems[0].text)
     with opened(as_json) as output, writable(grading.out) as file:
@@ -199,9 +201,14 @@ def _print_notes(source: str, graded: GradedProblems, warnings: list[str], outpu
 def _describe(source: str, graded: GradedProblems, columns: GuessedColumns) -> str:
     (why_text, why_want), kind = columns.why, "numbers" if graded.task.endswith("equal=number") else "texts"
     return (
-        f"{len(graded.problems)} rows of {source}: question {columns.text!r} ({why_text}), answer {columns.want!r} "
+        f"{_amount(source, graded)}: question {columns.text!r} ({why_text}), answer {columns.want!r} "
         f"({why_want}), compared as {kind}"
     )
+
+
+def _amount(source: str, graded: GradedProblems) -> str:
+    count, total = len(graded.problems), sum(1 for _ in raw_rows(Path(source)))
+    return f"{count} rows of {source}" if count == total else f"{count} of {total} rows of {source} (more: --limit N)"
 
 
 def _print_advice(
@@ -216,7 +223,7 @@ def _print_advice(
 
 def _best(tallies: Mapping[str, EvalCounts]) -> str:
     """Return the planner with most right answers; of several the cheapest."""
-    return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].total))
+    return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].usage.completion))
 
 
 def _explain_nothing_right(tally: EvalCounts, task: Plugin, output: Output) -> None:

@@ -13,10 +13,10 @@ import hashlib
 import json
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Literal, cast
 
 from ...core.errors import ConfigError
 from ...core.messages import did_you_mean
@@ -31,9 +31,11 @@ __all__ = [
     "BatchRow",
     "InputFields",
     "Log",
+    "Order",
     "carried",
     "count_rows",
     "has_answers",
+    "in_order",
     "other_columns",
     "read_rows",
     "slips",
@@ -64,6 +66,9 @@ COLUMNS: dict[str, str] = {
 }
 """Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run.
 `right`: whether the answer is the wanted one, where the input has that."""
+Order = Literal["file", "prefix"]
+_MAX_SORTED_BYTES = 512 << 20
+"""Bytes of a file that is read whole."""
 _EXAMPLE = '{"text": "What is asked"}'
 _NUMBERS = ("n", "seed", "tokens", "seconds")
 _SHOWN_ERRORS = 3
@@ -143,6 +148,34 @@ def read_rows(path: Path, named: InputFields = AS_HERE) -> Iterator[BatchRow]:
             yield _checked(number, fields, named)
 
 
+def in_order(
+    path: Path, order: Order, wanted: Callable[[int], bool], named: InputFields = AS_HERE
+) -> Iterator[BatchRow]:
+    """Yield the rows that are wanted, by number.
+
+    `prefix` sorts them by their text, which is the order of a walk through the tree of their prefixes: every prefix is
+    read by the engine once and can be dropped when its rows are over (BatchLLM, arXiv 2412.03594; it also orders groups
+    by how much they decode, which is not known here beforehand). The file is then held in memory.
+
+    Raises `ConfigError` for a file too large for that.
+    """
+    rows: Iterable[BatchRow] = (row for row in read_rows(path, named) if wanted(row.number))
+    if order == "prefix":
+        if path.stat().st_size > _MAX_SORTED_BYTES:
+            raise ConfigError(
+                f"{path} is larger than {_MAX_SORTED_BYTES >> 20} MiB, and --order prefix holds it in memory: split it "
+                "or leave the order as it is"
+            )
+        rows = sorted(rows, key=_sort_key)
+    yield from rows
+
+
+def _sort_key(row: BatchRow) -> tuple[str, str, int]:
+    """Return the sort key of a row: rows with the same model and options together, then by text."""
+    fields = sorted((name, str(value)) for name, value in row.fields.items() if name not in ("id", "text", "seed"))
+    return str(fields), str(row.fields.get("text", "")), row.number
+
+
 def other_columns(path: Path, named: InputFields = AS_HERE) -> list[str]:
     """Return the columns of all rows that are only carried into the output, in the order in which they first occur."""
     return list(dict.fromkeys(name for row in read_rows(path, named) for name in row.fields if name not in FIELDS))
@@ -209,8 +242,7 @@ class Log:
             if self.is_new:
                 self._file.seek(0)
                 self._file.truncate()
-                self._file.write(json.dumps(header).encode() + b"\n")
-                self._file.flush()
+                self._append(header)
             else:
                 self._read(first, header)
             self._file.seek(0, os.SEEK_END)
@@ -224,9 +256,7 @@ class Log:
             made.demand(self._made, str(self._path))
             return
         self._made = made
-        self._file.seek(0, os.SEEK_END)
-        self._file.write(json.dumps({"made_of": made.model_dump(mode="json")}).encode() + b"\n")
-        self._file.flush()
+        self._append({"made_of": made.model_dump(mode="json")})
 
     def has(self, number: int) -> bool:
         """Return whether a row has an outcome."""
@@ -236,9 +266,18 @@ class Log:
         """Keep the outcome of a row. One that names what it is made of (of another process) is compared first."""
         if made := outcome.pop("made_of", None):
             self.claim(Provenance.model_validate(made))
-        self._note(outcome, self._file.seek(0, os.SEEK_END))
-        self._file.write(json.dumps(outcome, separators=(",", ":"), default=str).encode() + b"\n")
-        self._file.flush()
+        self._note(outcome, self._append(outcome))
+
+    def _append(self, record: dict[str, Any]) -> int:
+        """Write a record at the end of the file, and return where it begins."""
+        place = self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.write(json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:  # a full disk names no file
+            error.filename = str(self._path)
+            raise
+        return place
 
     def outcomes(self) -> Iterator[dict[str, Any]]:
         """Yield all outcomes, in the order of the input."""

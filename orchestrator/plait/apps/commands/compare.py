@@ -150,11 +150,7 @@ def show(rows: Sequence[PlannerComparison], output: Output) -> None:
             row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}", difference, f"{row.tokens:,.0f}", ratio,
             f"{row.critical:,.0f}", f"{row.seconds:.2f}", *cost,
         )  # fmt: skip
-    people = output.people
-    before = people.width
-    people.width = max(before, people.measure(table, options=people.options.update(width=500)).maximum)
-    people.print(table, crop=False)  # a narrow screen wraps lines, but loses no column
-    people.width = before
+    output.print_whole(table)
     output.people.print(
         f"All answered the same {rows[0].n} problems. Differences are in percentage points, paired by problem."
     )

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TextIO
 
 from ...core.errors import ConfigError
 from ...core.request import Request
+from ...core.result import Usage
 from ...core.task import Environment
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
@@ -50,11 +51,7 @@ class EvalCounts:
     claimed: int = 0
     failed: int = 0
     critical: int = 0
-    total: int = 0
-    prompt: int = 0
-    cached: int = 0
-    cancelled: int = 0
-    uncounted: int = 0
+    usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
     """Wall-clock of all of them together."""
     spawned: int = 0
@@ -77,17 +74,12 @@ class EvalCounts:
         `before`: those of its earlier turns, whose cost it has too."""
         solved = problem.is_right(answer.answer) if solved is None else solved
         turns = (*before, answer)
-        critical, total = (sum(turn.critical_path_tokens for turn in turns), sum(turn.total_tokens for turn in turns))
-        cached = sum(turn.usage.cached for turn in turns)
+        critical, usage = sum(turn.critical_path_tokens for turn in turns), sum((turn.usage for turn in turns), Usage())
         self.n += 1
         self.solved += solved
         self.claimed += answer.answer is not None
         self.critical += critical
-        self.total += total
-        self.prompt += sum(turn.usage.prompt for turn in turns)
-        self.cached += cached
-        self.cancelled += sum(turn.usage.cancelled for turn in turns)
-        self.uncounted += sum(turn.usage.uncounted for turn in turns)
+        self.usage += usage
         figures = parallelism(answer.report)
         self.spawned += figures.activated
         self.acceleration += figures.acceleration
@@ -105,11 +97,11 @@ class EvalCounts:
             "solved": solved,
             "status": answer.status,
             "critical_path_tokens": critical,
-            "total_tokens": total,
-            "cached": cached,
+            "total_tokens": usage.completion,
+            "cached": usage.cached,
             "parallelism": figures.summary(),
             "seconds": round(sum(turn.seconds for turn in turns), 4),
-            "cost": sum(turn.usage.cost for turn in turns),
+            "cost": usage.cost,
             **({"turns": len(turns)} if before else {}),
             "provenance": None if made is None else made.digest,
             **first,
@@ -127,12 +119,12 @@ class EvalCounts:
             "solved_percent": round(_share(self.solved, self.n) * 100, 2),
             "solved_interval_percent": [round(low * 100, 2), round(high * 100, 2)],
             "critical_path_tokens_mean": round(_share(self.critical, self.n), 2),
-            "total_tokens_mean": round(_share(self.total, self.n), 2),
-            "cancelled_tokens_mean": round(_share(self.cancelled, self.n), 2),
-            "uncounted": self.uncounted,
-            "prompt_tokens": self.prompt,
-            "cached_tokens": self.cached,
-            "cached_share": round(_share(self.cached, self.prompt), 4),
+            "total_tokens_mean": round(_share(self.usage.completion, self.n), 2),
+            "cancelled_tokens_mean": round(_share(self.usage.cancelled, self.n), 2),
+            "uncounted": self.usage.uncounted,
+            "prompt_tokens": self.usage.prompt,
+            "cached_tokens": self.usage.cached,
+            "cached_share": round(_share(self.usage.cached, self.usage.prompt), 4),
             "activated_share": round(_share(self.spawned, self.n), 4),
             "acceleration_mean": round(_share(self.acceleration, self.n), 4),
             "seconds": round(self.seconds, 3),

@@ -18,7 +18,6 @@ from ...runtime.journal.inbox import leave, pending
 from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
-from ..common.terminal import safe
 from ..control.command import find, steer
 
 __all__ = ["answer"]
@@ -60,10 +59,7 @@ def answer(
             by = Answerer(name=f"user {getpass.getuser()}")
             asked = leave(place_of(place), name if of_step else _only(name, place), reply, by)
             row, words = {"question": asked.id, "left": True}, f"the answer to {asked.id} is left for its run"
-        if as_json:
-            output.result(row)
-        else:
-            output.people.print(words, markup=False, highlight=False)
+        output.report(row, words)
 
 
 def _only(run: str, place: str | None) -> str:
@@ -80,17 +76,12 @@ def _only(run: str, place: str | None) -> str:
 
 
 def _list(pairs: Sequence[tuple[RunEntry, Question]], output: Output) -> None:
-    if output.json:
-        output.result(
-            {"questions": [{**question.model_dump(mode="json"), "status": run.status} for run, question in pairs]}
-        )
-        return
+    rows = [{**question.model_dump(mode="json"), "status": run.status} for run, question in pairs]
+    lines: list[str] = []
     for run, question in pairs:
         choices = f" ({', '.join(map(str, question.choices))})" if question.choices else ""
-        text = safe(f"{question.id}  [{run.status}]\n  {question.text}{choices}")
-        output.people.print(text, markup=False, highlight=False, soft_wrap=True)
-    if not pairs:
-        output.people.print("no question is open")
+        lines.append(f"{question.id}  [{run.status}]\n  {question.text}{choices}")
+    output.report({"questions": rows}, *(lines or ["no question is open"]))
 
 
 def _value(text: str) -> JsonValue:

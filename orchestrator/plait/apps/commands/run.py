@@ -13,7 +13,7 @@ from rich.text import Text
 from ...core.messages import pluralise
 from ...core.ops import Plugin
 from ...core.request import Request
-from ...runtime.client.answer import Answer, RunEnded
+from ...runtime.client.answer import Answer
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins
@@ -21,11 +21,11 @@ from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
-from ..common.session import opened_session
-from ..common.tree import StepTree, following
+from ..common.session import choose_model, opened_session
+from ..common.tree import StepTree, follow
 from .plan import briefed, planned, runs_without_model
 
-__all__ = ["run"]
+__all__ = ["run", "status_line"]
 
 
 @common_options
@@ -51,6 +51,7 @@ def run(
     question = sys.stdin.read().strip() if text == "-" else text
     request = planned(request, plan).updated({"text": question})
     alone = runs_without_model(config, request)
+    config = config if alone else choose_model(config, request.task.name)
     warnings = model_warnings(config, request)
     with opened(as_json) as output:
         live = verbose and (as_json or output.progress.is_terminal)
@@ -59,7 +60,7 @@ def run(
         answer = run_stoppable(lambda stopper: _run(config, request, alone, live, output, stopper))
         if as_json:
             explained = {"explain": answer.explain().splitlines()} if verbose else {}
-            output.result({**answer.summary(), **_spawning(answer, warnings), **explained})
+            output.result({**answer.summary(), "status": end_of(answer), **_spawning(answer, warnings), **explained})
         else:
             show(answer, question, request.task, output, verbose and not live, why=not verbose)
             if config.journal != "off":
@@ -77,12 +78,9 @@ def _detach(as_json: bool) -> None:
 
     with opened(as_json) as output:
         launch = detached([word for word in sys.argv[1:] if word != "--detach"])
-        if as_json:
-            output.result(launch)
-            return
         run = launch["run"]
         words = f"run {run} continues: plait runs show {run[:8]} --follow" if run else "the run has ended already"
-        output.people.print(f"{words}\noutput: {launch['output']}", soft_wrap=True, markup=False, highlight=False)
+        output.report(launch, f"{words}\noutput: {launch['output']}")
 
 
 def model_warnings(config: Config, request: Request) -> tuple[str, ...] | None:
@@ -106,14 +104,22 @@ async def _run(config: Config, request: Request, alone: bool, live: bool, output
             handle = await session.orchestrator.submit(request, watch=live)
             stopper.then(handle.cancel)
             if live:
-                with following(output.progress, request.text) as tree:
-                    async for news in handle.news():
-                        if isinstance(news, RunEnded):
-                            break
-                        tree.take(news)
+                await follow(handle, output.progress, request.text)
             return await handle
     except CommandInterrupted:
         return Answer(run="", status="cancelled", why="given up before anything ran")
+
+
+def end_of(answer: Answer) -> str:
+    """Return how a run ended: its status, or `no answer` for one whose text has none."""
+    return "no answer" if answer.status == "done" and answer.answer is None else answer.status
+
+
+def status_line(answer: Answer) -> Text:
+    """Return how a run ended, whether its answer was verified, and what it took."""
+    style = {"done": "green", "failed": "red", "no answer": "red"}.get(end_of(answer), "yellow")
+    verdict = {True: ", verified", False: ", wrong", None: ""}[answer.verified if answer.answer is not None else None]
+    return Text.assemble((end_of(answer) + verdict, style), (f" · {cost(answer)}", "dim"))
 
 
 def exit_code(answer: Answer) -> int:
@@ -131,9 +137,7 @@ def show(answer: Answer, text: str, task: str | Plugin, output: Output, steps: b
     words = worded(answer, text, task)
     if words:
         console.print(Text(words), soft_wrap=True)
-    style = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow"}[answer.status]
-    verdict = {True: ", verified", False: ", wrong", None: ""}[answer.verified if answer.answer is not None else None]
-    line = Text.assemble((answer.status + verdict, style), Text(f" · {cost(answer)}", style="dim"))
+    line = status_line(answer)
     if why and answer.why:
         line.append(f"\n{answer.why}", style="dim")
     console.print(line, soft_wrap=True)

@@ -102,17 +102,13 @@ def _shown_under_way(run: str | None) -> tuple[Peer | Distant, str] | None:
 
 
 def _show_under_way(row: dict[str, Any], output: Output) -> None:
-    if output.json:
-        output.result(row)
-        return
     lines = [f"run {row['run']}: {row['status']}, {row['tokens']} tokens, {row['seconds']:.1f} s", row["text"]]
     lines += [f"asks {question['id']}: {question['text']}" for question in row["questions"]]
     for step in row["steps"]:
         tokens, reason = step["tokens"], step["reason"]
         lines.append(f"  {step['name']} {step['state']}" + (f", {tokens} tokens" if tokens else "")
                      + (f": {reason}" if reason else ""))  # fmt: skip
-    for line in lines:
-        output.people.print(line, markup=False, highlight=False)
+    output.report(row, *lines)
 
 
 def _named(run: str | None) -> str:
@@ -143,8 +139,7 @@ def resume(
     if paused is not None and row_of(*paused)["status"] != "interrupted":
         steer(VERBS["resume"], *paused)
         with opened(as_json) as output:
-            done = {"run": paused[1], "done": "resume"}
-            output.result(done) if as_json else output.people.print(f"resume: run {paused[1]}")
+            output.report({"run": paused[1], "done": "resume"}, f"resume: run {paused[1]}")
         return
     entry = find(place_of(place), _named(run), changes=True)
     stored = {key: value for key, value in settings_of(entry).items() if key not in _OF_THE_REQUEST}
@@ -190,12 +185,8 @@ def gc(
     seconds = None if older_than is None else _seconds(older_than)
     deleted, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
     with opened(as_json) as output:
-        if as_json:
-            output.result({"deleted": [str(path) for path in deleted], "bytes": freed})
-        else:
-            output.people.print(
-                f"{pluralise(len(deleted), 'journal')} deleted, {freed / 1e6:.1f} MB freed", highlight=False
-            )
+        line = f"{pluralise(len(deleted), 'journal')} deleted, {freed / 1e6:.1f} MB freed"
+        output.report({"deleted": [str(path) for path in deleted], "bytes": freed}, line)
 
 
 async def _resume(config: Config, entry: RunEntry, how: tuple[bool, bool], output: Output, stopper: Stopper) -> Answer:

@@ -22,7 +22,7 @@ from ...runtime.journal.sessions import settings_of
 from ...runtime.plugins.loader import Plugins
 from ..common.journals import Place, place_of
 from ..common.options import Allow, Json
-from ..common.output import Output, opened
+from ..common.output import opened
 from ..doctor.checks import Check, all_checks
 
 __all__ = ["REMEDIES", "Reason", "reasons", "reasons_of_events", "why"]
@@ -114,12 +114,10 @@ def why(
         settings = settings_of(entry)
         causes = [dataclasses.replace(reason, remedy=_remedy(reason, settings)) for reason in causes]
         checks = list(_checks(causes, settings))
-        if as_json:
-            record: dict[str, Any] = {"run": entry.run, "status": status, "note": note}
-            record["reasons"] = [dataclasses.asdict(reason) for reason in causes]
-            output.result({**record, "checks": [dataclasses.asdict(check) for check in checks]})
-        else:
-            _show(entry.run, status, causes, checks, note, output)
+        record: dict[str, Any] = {"run": entry.run, "status": status, "note": note}
+        record["reasons"] = [dataclasses.asdict(reason) for reason in causes]
+        record["checks"] = [dataclasses.asdict(check) for check in checks]
+        output.report(record, *_lines(entry.run, status, causes, checks, note))
 
 
 def _replayed(entry: RunEntry) -> tuple[str, list[Reason]]:
@@ -179,7 +177,7 @@ def _checks(causes: Sequence[Reason], settings: Mapping[str, Any]) -> Iterator[C
     yield from (check for check in all_checks(config, quick=True) if check.name in wanted)
 
 
-def _show(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Check], note: str, output: Output) -> None:
+def _lines(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Check], note: str) -> list[str]:
     lines = [f"run {run}: {status}"]
     if not causes and not note:
         lines.append("no step of it failed" + ("; `plait runs resume` continues it" * (status == "interrupted")))
@@ -197,5 +195,4 @@ def _show(run: str, status: str, causes: Sequence[Reason], checks: Sequence[Chec
         lines += [f"  {check.grade} {check.name}: {check.found} → {check.remedy}" for check in checks
                   if check.grade != "ok"]  # fmt: skip
         lines += [f"  ok {well}"] * bool(well)
-    for line in lines:
-        output.people.print(line, markup=False, highlight=False, soft_wrap=True)
+    return lines

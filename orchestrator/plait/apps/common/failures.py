@@ -24,7 +24,8 @@ def worded_error(error: Exception) -> tuple[str, int]:
         case TyperException():  # the command line itself
             context = getattr(error, "ctx", None)
             command = context.command_path if context is not None else "plait"
-            return f"{_of_the_line(error)} (see {command} --help)", 2
+            message = _of_the_line(error)
+            return f"{message} (see {command} --help)" if message else "", 2
         case PlaitError():
             return " ".join(str(error).split()) + _near_file(error), 2 if isinstance(error, UsageError) else 1
         case ValidationError():
@@ -62,7 +63,7 @@ def _of_the_line(error: TyperException) -> str:
     if option is not None and context is not None:
         known = [name for param in context.command.get_params(context) for name in param.opts]
         return f"No such option: {option}{did_you_mean(option, known)}"
-    message = error.format_message().rstrip(". ") or "a command is missing: choose one of the list"
+    message = error.format_message().rstrip(". ")  # empty where the help was shown in place of a message
     if getattr(error, "param", None) is None:
         second = context.meta.get(SECOND_WORD) if context is not None and "argument" in message else None
         return message + (did_you_mean(*second) if second else "")

@@ -21,7 +21,9 @@ def written(path: Path) -> Generator[BinaryIO]:
         with os.fdopen(descriptor, "wb") as file:
             yield file
         os.replace(beside, path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.filename is None:  # a full disk names no file
+            error.filename = str(path)
         with contextlib.suppress(OSError):
             Path(beside).unlink()
         raise

@@ -35,7 +35,7 @@ def guarded(work: Callable[[], object], as_json: bool) -> int:
         from .failures import worded_error  # loads pydantic, which `plait --help` does without
 
         message, code = worded_error(error)
-        return _said(f"error: {message}", code, as_json, error=message)
+        return code if not message else _said(f"error: {message}", code, as_json, error=message)
 
 
 def _said(line: str, code: int, as_json: bool, **fields: str) -> int:

@@ -83,6 +83,7 @@ def _models(incomplete: str) -> list[str]:
 
 _WHERE = "Model and workers"
 _WHAT = "How it is solved"
+_RARE = "Rarely needed"
 
 Task = Annotated[
     str,
@@ -131,7 +132,7 @@ Allow = Annotated[
         metavar="FILE.py:NAME",
         callback=all_code,
         help="Python code that rows, plans and journals may name; repeatable.",
-        rich_help_panel=_WHERE,
+        rich_help_panel=_RARE,
     ),
 ]
 Count = Annotated[
@@ -209,17 +210,17 @@ class Common:
     mcp: Annotated[
         list[str] | None,
         typer.Option(metavar="URL|COMMAND", help="MCP server whose tools may be called; repeatable.",
-                     rich_help_panel=_WHERE),
+                     rich_help_panel=_RARE),
     ] = None  # fmt: skip
     allow: Allow = None
     journal: Annotated[
         str | None,  # not a path: the word `off` is not one
-        typer.Option(metavar="PATH", help="File or folder for the journal, or `off`.", rich_help_panel=_WHERE),
+        typer.Option(metavar="PATH", help="File or folder for the journal, or `off`.", rich_help_panel=_RARE),
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed.", rich_help_panel=_WHERE)] = None
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings file, TOML.", rich_help_panel=_WHERE)
-    ] = None
+    seed: Annotated[int | None, typer.Option(help="Random seed.", rich_help_panel=_RARE)] = None
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file, TOML.", rich_help_panel=_RARE)] = (
+        None
+    )
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", autocompletion=_settings, rich_help_panel=_WHERE,
@@ -259,6 +260,7 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
         options = _spread(hints[name], [option.name for option in every])
         groups[name] = [option.name for option in options]
         every += options
+    every.sort(key=_is_rare)
 
     @functools.wraps(command)
     def with_common(**given: Any) -> None:
@@ -271,6 +273,10 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
     with_common.__signature__ = inspect.Signature(every)  # pyright: ignore[reportAttributeAccessIssue]
     with_common.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return with_common
+
+
+def _is_rare(option: inspect.Parameter) -> bool:
+    return any(getattr(part, "rich_help_panel", None) == _RARE for part in typing.get_args(option.annotation))
 
 
 def _is_group(hint: object) -> bool:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ParamSpec, TextIO
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
-from .terminal import console, shown_json
+from .terminal import console, safe, shown_json
 
 __all__ = ["DEBUG", "SECOND_WORD", "CommandCancelled", "Json", "Output", "cancellable", "opened"]
 
@@ -57,6 +57,22 @@ class Output:
         written = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
         self.stream.write(shown_json(written, self.stream) + "\n")
         self.stream.flush()
+
+    def report(self, record: Mapping[str, Any], *lines: str) -> None:
+        """Write the one JSON object, or lines for people in its place."""
+        if self.json:
+            self.result(record)
+            return
+        for line in lines:
+            self.people.print(safe(line), markup=False, highlight=False, soft_wrap=True)
+
+    def print_whole(self, what: RenderableType) -> None:
+        """Print something for people as wide as it is: a narrow screen wraps its lines, and nothing is cut."""
+        people = self.people
+        before = people.width
+        people.width = max(before, people.measure(what, options=people.options.update(width=500)).maximum)
+        people.print(what, crop=False)
+        people.width = before
 
     def _console(self, out: bool) -> Console:
         if out not in self._consoles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -14,7 +15,8 @@ from .output import Output
 
 __all__ = ["counting", "for_each"]
 
-_LINES = 20
+_LINE_INTERVAL_S = 10.0
+"""Seconds between two lines where there is no terminal."""
 
 
 @contextlib.contextmanager
@@ -24,10 +26,12 @@ def counting(
     """Yield a function to call whenever one more of `total` is `done`. `bar` words the bar, `line` a line elsewhere."""
     console = output.progress
     if not console.is_terminal:
-        every = max(1, total // _LINES)
+        last = time.monotonic()
 
         def say() -> None:
-            if done() % every == 0 or done() == total:
+            nonlocal last
+            if done() == total or time.monotonic() - last >= _LINE_INTERVAL_S:
+                last = time.monotonic()
                 console.print(line(), markup=False)
 
         yield say

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator
@@ -49,8 +50,10 @@ def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
         yield from _of_parquet(path, column)
         return
     if is_csv(path):
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            reader = csv.DictReader(file)
+        with path.open(encoding=_encoding(path), errors="replace", newline="") as file:
+            head = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=max(",;\t", key=head.count))  # spreadsheets write all three
             if column and reader.fieldnames and column not in reader.fieldnames:
                 there = ", ".join(reader.fieldnames) + did_you_mean(column, reader.fieldnames)
                 raise ConfigError(f"{path} has no column `{column}` (it has {there}): --text names another")
@@ -63,6 +66,11 @@ def raw_rows(path: Path, column: str = "") -> Iterator[RawRow]:
                     yield RawRow(number, json.loads(line))
                 except (ValueError, RecursionError) as error:
                     yield RawRow(number, fault=f"not JSON ({getattr(error, 'msg', None) or type(error).__name__})")
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def _of_parquet(path: Path, column: str) -> Iterator[RawRow]:
@@ -98,13 +106,17 @@ def _of_csv(reader: csv.DictReader[str]) -> Iterator[RawRow]:
         yield RawRow(reader.line_num, {name: cell for name, cell in cells.items() if cell}, fault)
 
 
+def _and_more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
+
+
 def read_problems(path: Path, problem: Callable[[Any], T], example: str, limit: int | None = None) -> list[T]:
     """Convert the fields of the first `limit` rows with `problem`, which raises `ValueError` for an invalid row.
 
     Raises `ConfigError` for a file that cannot be read or has no rows, and one that names the lines at fault.
     """
     problems: list[T] = []
-    faults: list[str] = []
+    faults: dict[str, list[int]] = {}
     try:
         for row in islice(raw_rows(path), limit):
             try:
@@ -112,12 +124,15 @@ def read_problems(path: Path, problem: Callable[[Any], T], example: str, limit: 
                     raise ValueError(row.fault if is_csv(path) else f"{row.fault}; write {example}")
                 problems.append(problem(row.fields))
             except (PlaitError, ValueError, TypeError) as error:
-                faults.append(f"line {row.line}: {error}")
+                faults.setdefault(str(error), []).append(row.line)
     except OSError as error:
         raise ConfigError(f"the problems {path} cannot be read: {error.strerror or error}") from None
     if faults:
-        more = f"; and {len(faults) - _SHOWN_FAULTS} more lines" if len(faults) > _SHOWN_FAULTS else ""
-        raise ConfigError(f"{path}: {'; '.join(faults[:_SHOWN_FAULTS])}{more}")
+        shown = [
+            f"line {', '.join(map(str, lines[:3]))}{_and_more(len(lines) - 3)}: {fault}"
+            for fault, lines in faults.items()
+        ]
+        raise ConfigError(f"{path}: {'; '.join(shown[:_SHOWN_FAULTS])}{_and_more(len(shown) - _SHOWN_FAULTS)}")
     if not problems:
         raise ConfigError(f"{path} has no problems: write lines like {example}")
     return problems

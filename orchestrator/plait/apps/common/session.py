@@ -12,11 +12,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ...core.errors import EngineError, Unanswered
+from ...core.errors import ConfigError, EngineError, Unanswered
 from ...core.interfaces import Worker
 from ...core.tools.context import Question
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
+from ...runtime.client.models import CATALOG, CHAT, NO_MODEL, fetched, folder_of
+from ...runtime.client.worker_factory import fit_model, lacks_model
 from ...runtime.driver.event_pump import Watcher
 from ...runtime.plugins.loader import Plugins
 from ..doctor.checks import model_folder
@@ -25,7 +27,10 @@ from .interrupt import Stopper
 from .output import Output
 from .terminal import safe
 
-__all__ = ["Session", "ask_on_terminal", "engine_name", "join", "opened_session", "refuse_model"]
+__all__ = [
+    "Session", "ask_on_terminal", "choose_model", "engine_name", "join", "offer_model", "opened_session",
+    "refuse_model",
+]  # fmt: skip
 
 _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
 
@@ -65,8 +70,8 @@ async def opened_session(
     """
     if not workers and config.worker not in _NAMES:
         Plugins().class_of("worker", config.worker)  # rejects an unknown name before the first message about a start
-    if workers is None and not own_engine:
-        config = join(config, output)
+    if workers is None:
+        config = choose_model(config) if own_engine else join(choose_model(config), output)
     if config.worker in _NAMES and (workers is None or workers):
         refuse_model(config.model)
     config = config.model_copy(update={"max_waiting": None})  # a command bounds its load itself: what is due can wait
@@ -80,6 +85,32 @@ async def opened_session(
         yield Session(orchestrator, time.monotonic() - began)
     finally:
         await orchestrator.close()
+
+
+def choose_model(config: Config, task: str = "plain") -> Config:
+    """Return the configuration with a model: that of the puzzles for the task `countdown`, else the chat model that was
+    fetched, or that the user has fetched now if this is a terminal. Raises `ConfigError` without any."""
+    if not lacks_model(config):
+        return config
+    if task == "countdown":
+        return config.model_copy(update={"model": folder_of("countdown")})
+    offer_model()
+    config = fit_model(config)
+    if lacks_model(config):
+        raise ConfigError(NO_MODEL)
+    return config
+
+
+def offer_model() -> None:
+    """Fetch the chat model, if it is not here and the user at the terminal agrees."""
+    if fetched(CHAT) is not None or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    sys.stderr.write(f"No model is named. {CHAT} is {CATALOG[CHAT].about}.\nFetch it now? [Y/n] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().lower() in ("\n", "y\n", "yes\n"):
+        from ..models.fetch import get
+
+        get(CHAT, lambda text: print(text, file=sys.stderr))
 
 
 def refuse_model(model: str) -> None:

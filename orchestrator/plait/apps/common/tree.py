@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
@@ -16,10 +16,11 @@ from rich.text import Text
 
 from ...core.record import StepRecord
 from ...core.values import as_text
-from ...runtime.client.answer import Report, RunEvent
+from ...runtime.client.answer import Report, RunEnded, RunEvent
+from ...runtime.client.handle import Handle
 from .terminal import safe
 
-__all__ = ["StepTree", "following"]
+__all__ = ["StepTree", "follow"]
 
 _MARKS = {
     "waiting": ("·", "dim"),
@@ -175,20 +176,21 @@ class StepTree:
         return rows
 
 
-@contextlib.contextmanager
-def following(console: Console, title: str = "", keep: bool = True) -> Iterator[StepTree]:
-    """Yield a tree that is shown live while news are given to it: redrawn in place on a terminal, and elsewhere printed
-    once at the end. With `keep=False` nothing of it stays, and nothing is printed elsewhere."""
-    tree = StepTree(title)
-    if not console.is_terminal:
-        try:
-            yield tree
-        finally:
-            if keep:
-                console.print(tree)
-        return
-    with Live(tree, console=console, refresh_per_second=_FRAMES, transient=not keep, vertical_overflow="crop"):
-        yield tree
+async def follow(handle: Handle, console: Console, title: str = "", keep: bool = True) -> StepTree:
+    """Show the tree of a run until it ends, and return it: redrawn in place on a terminal, elsewhere printed once at
+    the end. With `keep=False` nothing of it stays, and nothing is printed elsewhere."""
+    tree, live = StepTree(title), contextlib.ExitStack()
+    if console.is_terminal:
+        shown = Live(tree, console=console, refresh_per_second=_FRAMES, transient=not keep, vertical_overflow="crop")
+        live.enter_context(shown)
+    elif keep:
+        live.callback(console.print, tree)
+    with live:
+        async for news in handle.news():
+            tree.take(news)
+            if isinstance(news, RunEnded):
+                break
+    return tree
 
 
 def _walk(lines: list[TreeLine], indent: str, rows: list[tuple[str, TreeLine]], fold: bool) -> None:

@@ -18,7 +18,6 @@ from ...runtime.journal.directory import match_run
 from ...runtime.journal.location import Database
 from ..common.options import Json
 from ..common.output import Output, opened
-from ..common.terminal import safe
 from .distant import Distant, under_way
 
 __all__ = [
@@ -96,7 +95,7 @@ def _steer(run: str | None, verb: str, output: Output, **given: str) -> None:
     where, name = _found(run)
     steer(VERBS[verb], where, name, **given)
     words = " ".join(value for key, value in given.items() if key != "reason")
-    _say(output, {"run": name, "done": verb, **given}, f"{' '.join(filter(None, (verb, words)))}: run {name}")
+    output.report({"run": name, "done": verb, **given}, f"{' '.join(filter(None, (verb, words)))}: run {name}")
 
 
 def cancel(
@@ -142,29 +141,23 @@ def set_(
                 for _ in peer.ask("set", name=name, value=value, worker=worker)]  # fmt: skip
         if not done:
             raise UsageError("no process of plait is running here" if run is None else f"no process {run} listens")
-        _say(output, {"set": name, "value": value, "pids": done}, f"{name}={value} in {len(done)} processes")
-
-
-def _say(output: Output, row: dict[str, Any], words: str) -> None:
-    if output.json:
-        output.result(row)
-    else:
-        output.people.print(safe(words), soft_wrap=True, markup=False, highlight=False)
+        output.report({"set": name, "value": value, "pids": done}, f"{name}={value} in {len(done)} processes")
 
 
 def follow(run: str | None, as_json: bool) -> None:
     """Print a run's steps, questions and answer to its end; with `as_json` all its events, one object a line."""
     with opened(as_json) as output:
         for row in _follow(run):
-            if as_json:
-                output.result(row)
-            elif row["kind"] == "step":
-                reason = f": {row['reason']}" if row["reason"] else ""
-                _say(output, row, f"{row['at']:8.2f} s  {row['name']} {row['state']}{reason}")
-            elif row["kind"] == "ask":
-                _say(output, row, f"asks {row['question']['id']}: {row['question']['text']}")
-            elif row["kind"] == "answer":
-                _say(output, row, f"{row['status']}: {row['answer']}")
+            match row["kind"]:
+                case "step":
+                    reason = f": {row['reason']}" if row["reason"] else ""
+                    output.report(row, f"{row['at']:8.2f} s  {row['name']} {row['state']}{reason}")
+                case "ask":
+                    output.report(row, f"asks {row['question']['id']}: {row['question']['text']}")
+                case "answer":
+                    output.report(row, f"{row['status']}: {row['answer']}")
+                case _:
+                    output.report(row)
 
 
 def _follow(run: str | None) -> Iterator[dict[str, Any]]:

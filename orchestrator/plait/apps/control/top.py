@@ -26,7 +26,8 @@ def show_live(output: Output, follow: bool) -> None:
     before: dict[str, tuple[float, int]] = {}
     if not follow:
         look = _look(before)
-        output.result(look) if output.json else output.people.print(_shown(look))
+        show = output.people.print if output.people.is_terminal else output.print_whole
+        output.result(look) if output.json else show(_shown(look))
         return
     with Live(console=output.people, auto_refresh=False, screen=output.people.is_terminal) as live:
         while True:

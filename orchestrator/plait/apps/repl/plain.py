@@ -15,7 +15,8 @@ from ...runtime.client.config import Config
 from ..common.interrupt import handle_signals
 from ..common.output import opened
 from .cells import is_complete
-from .conversation import Repl, ended, started
+from .conversation import Repl
+from .session import ReplSession
 from .state import Manner
 from .view import Screen
 
@@ -30,7 +31,7 @@ def converse_plainly(config: Config, manner: Manner, source: TextIO | None = Non
 
 
 async def _converse(config: Config, manner: Manner, screen: Screen, source: TextIO) -> int:
-    repl = started(config, manner, screen)
+    repl = Repl(ReplSession(config, manner), screen)
     this = asyncio.current_task()
     assert this is not None
     interrupted = False
@@ -55,9 +56,9 @@ async def _converse(config: Config, manner: Manner, screen: Screen, source: Text
                     break
         except asyncio.CancelledError:
             this.uncancel()
-            await ended(repl)
+            await repl.close()
             return 130 if interrupted else 143
-        return await ended(repl)
+        return await repl.close()
 
 
 def print_waiting(repl: Repl) -> None:

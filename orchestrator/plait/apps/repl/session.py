@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ...core.chat import Message
-from ...core.errors import UsageError
+from ...core.errors import ConfigError, UsageError
 from ...core.flow import Flow
 from ...core.messages import pluralise
 from ...core.ops import Plugin
@@ -26,7 +26,7 @@ from ...core.tools.context import Question
 from ...runtime.client.answer import Answer, RunEvent
 from ...runtime.client.client import AsyncOrchestrator, Handle
 from ...runtime.client.config import BUNDLED_MODEL, Config
-from ...runtime.client.models import CHAT, fetched
+from ...runtime.client.models import CHAT, NO_MODEL, fetched
 from ...runtime.control.verbs import Verb
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
@@ -141,7 +141,14 @@ class ReplSession:
         return self._starting
 
     async def _start(self) -> None:
+        if self.lacks_model:
+            raise ConfigError(NO_MODEL)
         await self.orchestrator.start()
+
+    @property
+    def lacks_model(self) -> bool:
+        """Whether the next question has no model: none is named, and its kind has none here."""
+        return not self._named and self.manner.request.task.name != "countdown" and fetched(CHAT) is None
 
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -149,23 +156,24 @@ class ReplSession:
         self.watch(None)
 
     def _fit(self) -> bool:
-        """Take the model that questions are for, where the user has named none: puzzles and threads are for the bundled
-        one, plain questions for a chat model that was fetched. Return whether that is another than before."""
+        """Take the model that questions are for, where the user has named none: puzzles are for a bundled one, plain
+        questions for a chat model that was fetched. Return whether that is another than before."""
         if self._named:
             return False
-        plain = self.manner.request.task.name == "plain" and self._planner().name != "threads"
-        there = fetched(CHAT) if plain else None
-        wanted = str(BUNDLED_MODEL if there is None else there)
-        changed = self.config.model != wanted
+        wanted = BUNDLED_MODEL if self.manner.request.task.name == "countdown" else fetched(CHAT)
+        changed = wanted is not None and self.config.model != str(wanted)
         if changed:
-            self.config = self.config.model_copy(update={"model": wanted})
+            self.config = self.config.model_copy(update={"model": str(wanted)})
         return changed
 
     def _planner(self) -> Plugin:
         return self.manner.given("planner") or self.config.planner
 
     async def fit(self) -> None:
-        """Close the workers if the next question is for another model than the one that runs."""
+        """Close the workers if the next question is for another model than the one that runs. Raises `ConfigError` if
+        it has none."""
+        if self.lacks_model:
+            raise ConfigError(NO_MODEL)
         if self._fit():
             await self._close_engine()
 

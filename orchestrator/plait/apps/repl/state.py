@@ -21,7 +21,7 @@ from ...runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent, Text
 from ...runtime.control.verbs import steps_named
 from ...runtime.plugins.spec import spelled
 from ..common.terminal import safe
-from .attachments import Attachment
+from .attachments import Attachment, fence
 
 __all__ = ["Manner", "ReplTurn", "as_markdown", "dump", "load"]
 
@@ -237,11 +237,11 @@ def as_markdown(turns: Iterable[ReplTurn], model: str, worded: Iterable[str]) ->
     for number, (turn, words) in enumerate(zip(turns, worded, strict=True), 1):
         lines += [f"## {number}. {turn.title}", ""]
         if "\n" in turn.question.strip():
-            lines += [*_fenced(turn.question), ""]
+            lines += [fence(safe(turn.question)), ""]
         how = ", ".join(f"{key} `{safe(str(value))}`" for key, value in turn.asked.items() if value not in ([], {}))
         if how:
             lines += [f"Asked with {how}.", ""]
-        lines += [*_fenced(words), ""]
+        lines += [fence(safe(words)), ""]
         if turn.answer is not None:
             usage = turn.answer.usage
             lines += [
@@ -253,11 +253,3 @@ def as_markdown(turns: Iterable[ReplTurn], model: str, worded: Iterable[str]) ->
             if turn.answer.why:
                 lines += [f"Why: {safe(turn.answer.why)}", ""]
     return "\n".join(lines)
-
-
-def _fenced(text: str) -> list[str]:
-    text = safe(text)
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return [fence, text.rstrip("\n"), fence]

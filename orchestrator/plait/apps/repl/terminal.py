@@ -33,8 +33,8 @@ from ..common.interrupt import handle_signals
 from ..common.tree import StepTree
 from .cells import is_complete
 from .completion import ReplCompleter
-from .conversation import Repl, ended, started
-from .session import state_dir
+from .conversation import Repl
+from .session import ReplSession, state_dir
 from .state import Manner
 from .view import Screen, cut
 
@@ -56,7 +56,7 @@ def converse(config: Config, manner: Manner) -> int:
 
 async def _converse(config: Config, manner: Manner) -> int:
     screen = Screen(styled=True)
-    talk = Conversation(started(config, manner, screen))
+    talk = Conversation(Repl(ReplSession(config, manner), screen))
     return await talk.hold()
 
 
@@ -129,7 +129,7 @@ class Conversation:
                 self.session.cancel()
                 if self._worker is not None:
                     await asyncio.gather(self._worker, return_exceptions=True)
-        return await ended(self.repl)
+        return await self.repl.close()
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 

@@ -84,13 +84,10 @@ def view(
             content, count = _WRITERS[form](made, texts, ray)
             write_private(path, content.encode(errors="replace"))
         what = _COUNTED.get(form, "steps")
-        if as_json:
-            size = path.stat().st_size if path.is_file() else 0
-            output.result({"run": made.run, "file": None if send else str(path), "bytes": size, what: count})
-        else:
-            others = f"; {pluralise(made.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
-            line = f"{'sent' if send else path}: run {made.run}, {pluralise(count, what[:-1])}"
-            output.people.print(line + others * bool(made.others), soft_wrap=True, markup=False)
+        size = path.stat().st_size if path.is_file() else 0
+        others = f"; {pluralise(made.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
+        line = f"{'sent' if send else path}: run {made.run}, {pluralise(count, what[:-1])}" + others * bool(made.others)
+        output.report({"run": made.run, "file": None if send else str(path), "bytes": size, what: count}, line)
         if open_it or (open_it is None and form == "html" and not as_json and _has_display()):
             webbrowser.open(path.absolute().as_uri())
 

@@ -55,7 +55,7 @@ from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
 from .request_preparation import Briefs, Live, ToolLike, apart, of_kind
-from .worker_factory import bound_load, handed_over, started, tools as build_tools, workers as build_workers
+from .worker_factory import bound_load, build_workers, fit_model, handed_over, started, tools as build_tools
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
 
@@ -67,7 +67,7 @@ class AsyncOrchestrator:
     the first run. Any number of runs may be active at once; they share workers and prefix caches.
 
     Args:
-        model: folder or name of the model; the bundled one if left out.
+        model: folder or name of the model; the chat model that `plait model get` fetched if left out.
         worker: `ray` (engines in Ray actors), `engine` (in this process), `http` (your own server), `scripted`, or a
             third party's `pkg.mod:Class`.
         tools: functions that steps may call.
@@ -118,7 +118,8 @@ class AsyncOrchestrator:
                 f"{', '.join(doubled)} beside `config`: put all settings into it (config.model_copy(update={{…}})), or "
                 "give them by name without it"
             )
-        self.config: Config = config or Config.load(**named)
+        config = config or Config.load(**named)
+        self.config: Config = fit_model(config) if workers is None else config
         allow(*self.config.allow)
         trust(self.config.worker, self.config.planner, self.config.merge, *self.config.policies)
         self.plugins: Plugins = Plugins()

@@ -13,7 +13,19 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 
-__all__ = ["BUNDLED", "CATALOG", "CHAT", "INSTALL", "NAMES", "Entry", "cache", "fetched", "folder_of", "named"]
+__all__ = [
+    "BUNDLED",
+    "CATALOG",
+    "CHAT",
+    "INSTALL",
+    "NAMES",
+    "NO_MODEL",
+    "Entry",
+    "cache",
+    "fetched",
+    "folder_of",
+    "named",
+]
 
 NAMES = ("arithmetic", "countdown", "countdown-large", "outline", "tables", "tables-draft", "tables-tiny")
 """The models of plait-models."""
@@ -31,7 +43,11 @@ def _bundled() -> Path:
 
 BUNDLED = _bundled()
 CHAT = "smollm2"
-"""The default model for plain questions."""
+"""The model of requests that name none, once it has been fetched."""
+NO_MODEL = (
+    f"no model is named: `plait model get {CHAT}` fetches a small chat model (93 MB), or give a model of your own "
+    "(--model, model=…) or a server's URL (--base-url, base_url=…)"
+)
 
 
 @dataclass(frozen=True, slots=True)

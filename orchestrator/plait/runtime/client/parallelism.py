@@ -1,4 +1,4 @@
-"""How much of a run was generated side by side: read off its report, or off the tokens of a joined trajectory.
+"""How much of a run was generated side by side: read off its report.
 
 Pure functions of what was recorded. Tokens, not seconds: a joined context is prefilled once more, and that is not in
 these figures. Knows no planner; a thread is whatever model call a join read beside others.
@@ -6,12 +6,10 @@ these figures. Knows no planner; a thread is whatever model call a join read bes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...core.values import Frozen
 from .answer import Report
 
-__all__ = ["Parallelism", "TrajectoryTags", "activated_share", "parallelism", "trajectory_lengths"]
+__all__ = ["Parallelism", "parallelism"]
 
 
 class Parallelism(Frozen):
@@ -75,51 +73,3 @@ def parallelism(report: Report) -> Parallelism:
         rounds=len(joins),
         in_threads=inside,
     )
-
-
-def activated_share(figures: Sequence[Parallelism]) -> float:
-    """Return the share of runs in which anything ran side by side (the "parallel ratio" of Parallel-R1, 2509.07980)."""
-    return sum(figure.activated for figure in figures) / len(figures) if figures else 0.0
-
-
-class TrajectoryTags(Frozen):
-    """Token ids of a dialect's tags, by which a joined trajectory is read."""
-
-    block: int
-    """`<Parallel>`"""
-    block_end: int
-    thread: int
-    """`<Thread>`"""
-    thread_end: int
-
-
-def trajectory_lengths(ids: Sequence[int], tags: TrajectoryTags) -> tuple[int, int]:
-    """Return the longest chain and all tokens of a joined trajectory, as ThreadWeaver's reward counts them.
-
-    With S tokens outside of blocks (and the tags of blocks), s_b tokens of block b outside of its threads (and the two
-    tags of every thread) and t_bi tokens in its threads: S + Σ_b (s_b + max_i t_bi), and S + Σ_b (s_b + Σ_i t_bi). A
-    block inside a block is text; a block or thread without an end goes to the end of what holds it.
-    """
-    serial = longest = total = 0
-    threads: list[int] | None = None  # of the block that is open
-    open_thread = False
-    for token in ids:
-        if threads is None:
-            serial += 1
-            threads = [] if token == tags.block else None
-        elif token == tags.block_end:
-            serial += 1
-            longest, total = longest + max(threads, default=0), total + sum(threads)
-            threads, open_thread = None, False
-        elif open_thread:
-            open_thread = token != tags.thread_end
-            threads[-1] += open_thread
-            serial += not open_thread
-        else:
-            serial += 1
-            if token == tags.thread:
-                threads.append(0)
-                open_thread = True
-    if threads is not None:
-        longest, total = longest + max(threads, default=0), total + sum(threads)
-    return serial + longest, serial + total

@@ -139,7 +139,7 @@ class WorkerSettings(_Settings):
     model: str = Field(
         default=str(BUNDLED_MODEL),
         description="Folder of the model, the name of a bundled one (`countdown`, `countdown-large`, `tables`, "
-        "`arithmetic`), or an id on a hub; `countdown` by default.",
+        "`arithmetic`), or an id on a hub; by default the chat model that `plait model get smollm2` fetched.",
     )
     worker: Annotated[str, BeforeValidator(_address)] = Field(
         default="ray",

@@ -34,7 +34,7 @@ class Orchestrator:
     Takes what `AsyncOrchestrator` takes. Use it in a `with` statement or call `close()`; what is forgotten is closed
     when the process ends. Ctrl-C during `run` gives that run up before `KeyboardInterrupt` is raised.
 
-        with Orchestrator() as plait:
+        with Orchestrator(model="countdown") as plait:
             answer = plait.run("3 5 7 11 -> 24", task="countdown", planner="threads")
 
     The same with scripted replies in place of a model:

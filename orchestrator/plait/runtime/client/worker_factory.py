@@ -21,6 +21,7 @@ from ..driver.autoscaler import Bounds, Elastic
 from ..driver.driver import Driver
 from ..plugins.loader import Plugins
 from .config import Config
+from .models import CHAT, NO_MODEL, fetched
 
 log = logging.getLogger("plait.client")
 
@@ -57,6 +58,24 @@ async def started(make: Callable[[Config], Driver], config: Config, is_own: bool
         await driver.close()
         raise EngineError(f"none of the servers answers ({config.base_url}): start one, or correct base_url")
     return driver, config
+
+
+def lacks_model(config: Config) -> bool:
+    """Return whether the worker loads a model and none is named."""
+    return config.worker in ("ray", "engine") and "model" not in config.model_fields_set
+
+
+def fit_model(config: Config) -> Config:
+    """Return the configuration with the fetched chat model, if it lacks a model and one is here."""
+    folder = fetched(CHAT) if lacks_model(config) else None
+    return config if folder is None else config.model_copy(update={"model": str(folder)})
+
+
+def build_workers(config: Config, plugins: Plugins) -> list[Worker]:
+    """Return the model workers of a configuration that has a model, not started. Raises `ConfigError`."""
+    if lacks_model(config):  # the bundled models solve puzzles: to a question they answer `<none>`
+        raise ConfigError(NO_MODEL)
+    return workers(config, plugins)
 
 
 def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> list[Worker]:

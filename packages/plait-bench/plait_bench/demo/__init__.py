@@ -15,7 +15,7 @@ from plait.apps.common.output import Output, opened
 from plait.runtime.client.config import Config
 
 from ..countdown import CountdownProblem, draw
-from .plain import PlainFigures, ask_plainly, chat_of
+from .plain import ask_plainly, chat_of
 from .puzzles import Way, close_puzzles, solve_puzzles, ways
 from .questions import DemoFigures, ask_questions, close_questions, family_of
 
@@ -31,6 +31,7 @@ def demo(
 ) -> None:
     """Solve puzzles by threads, answer questions by plans of tool calls, split a request; all on real engines."""
     config = common.load()
+    config = config.model_copy(update={"model": config.model})  # the puzzles' model, unless another is named
     with opened(as_json) as output:
         began = time.monotonic()
         compared = ways()
@@ -73,7 +74,7 @@ async def _show(
     cancelled, start = await solve_puzzles(config, problems, compared, output, stopper)
     close_puzzles(compared, output.people)
     family = family_of(config)
-    asked: dict[str, list[DemoFigures] | list[PlainFigures]] = {}
+    asked: dict[str, list[DemoFigures]] = {}
     if family is not None and not cancelled:
         try:
             questions, asked["split"] = await ask_questions(family, output, stopper)

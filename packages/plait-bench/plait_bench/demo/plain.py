@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from plait.apps.common.interrupt import Stopper
@@ -10,11 +9,12 @@ from plait.apps.common.output import Output
 from plait.apps.common.session import opened_session
 from plait.core.ops import Plugin
 from plait.core.values import as_text
-from plait.runtime.client.answer import Answer
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.runtime.client.models import CHAT, fetched
 
-__all__ = ["PLAIN", "PlainFigures", "ask_plainly", "chat_of"]
+from .questions import DemoFigures
+
+__all__ = ["PLAIN", "ask_plainly", "chat_of"]
 
 _PERSON = {
     "type": "object",
@@ -31,29 +31,6 @@ PLAIN: tuple[tuple[str, str, dict[str, Any]], ...] = (
 """Name, question and other request fields of each call."""
 
 
-@dataclass(slots=True)
-class PlainFigures:
-    """What was answered."""
-
-    key: str = CHAT
-    answers: list[Any] = field(default_factory=list[Any])
-    tokens: int = 0
-    seconds: float = 0.0
-    failure: str = ""
-
-    def add(self, answer: Answer) -> None:
-        """Count one answer."""
-        self.answers.append(answer.answer)
-        self.tokens += answer.total_tokens
-        self.seconds += answer.seconds
-        if answer.failure is not None and not self.failure:
-            self.failure = f"{answer.failure.message} ({answer.failure.kind})"
-
-    def summary(self) -> dict[str, Any]:
-        """Return the counts."""
-        return {"answers": self.answers, "tokens": self.tokens, "seconds": round(self.seconds, 3)}
-
-
 def chat_of(config: Config) -> Config | None:
     """Return the configuration with the chat model; `None` where it has not been fetched, or another model or worker
     was asked for."""
@@ -63,9 +40,9 @@ def chat_of(config: Config) -> Config | None:
     return config.model_copy(update={"model": str(folder)})
 
 
-async def ask_plainly(config: Config, output: Output, stopper: Stopper) -> PlainFigures:
+async def ask_plainly(config: Config, output: Output, stopper: Stopper) -> DemoFigures:
     """Ask the questions, print the answers and return their figures."""
-    console, figures = output.people, PlainFigures()
+    console, figures = output.people, DemoFigures(CHAT, "plain questions")
     console.print()
     console.print(f"Plain questions, on a chat model that others made ({CHAT}).", markup=False)
     async with opened_session(config, output, stopper) as session:
@@ -78,7 +55,7 @@ async def ask_plainly(config: Config, output: Output, stopper: Stopper) -> Plain
             revoke()
             if answer.status == "cancelled":
                 break
-            figures.add(answer)
+            figures.add(answer, int(answer.answer is not None))
             reply = "no answer" if answer.answer is None else " ".join(as_text(answer.answer).split())
             console.print(f"{text}  [{how}, {answer.seconds:.1f} s]\n  {reply}", markup=False, soft_wrap=True)
     return figures

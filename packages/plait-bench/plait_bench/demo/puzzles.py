@@ -16,9 +16,9 @@ from plait.apps.commands.eval import EvalCounts
 from plait.apps.common.interrupt import CommandInterrupted, Stopper
 from plait.apps.common.output import Output
 from plait.apps.common.session import opened_session
-from plait.apps.common.tree import following
+from plait.apps.common.tree import follow
 from plait.core.ops import Plugin
-from plait.runtime.client.answer import Answer, RunEnded
+from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 
@@ -27,8 +27,6 @@ from ..countdown import CountdownProblem
 __all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
 
 _WIDE = 80
-
-_STREAMED = {"answer": {"stream": True}, "part": {"stream": True}}
 
 
 @dataclass(slots=True)
@@ -95,11 +93,7 @@ async def _solve(
     """Solve one puzzle one way, with its tree shown while it runs."""
     handle = await orchestrator.submit(problem.text, task="countdown", planner=way.plugin(), policies=[], watch=True)
     revoke = stopper.then(handle.cancel)
-    with following(console, problem.text, keep=False) as tree:
-        async for news in handle.news():
-            tree.take(news)
-            if isinstance(news, RunEnded):
-                break
+    tree = await follow(handle, console, problem.text, keep=False)
     answer = await handle
     revoke()
     if answer.status == "cancelled":
@@ -140,8 +134,8 @@ def close_puzzles(compared: Sequence[Way], console: Console) -> None:
             way.key,
             f"{tally.solved}/{tally.n}",
             f"{tally.critical / count:.0f}",
-            f"{tally.total / count:.0f}",
-            str(tally.cached),
+            f"{tally.usage.completion / count:.0f}",
+            str(tally.usage.cached),
             f"{tally.seconds:.1f}",
         )
     console.print()

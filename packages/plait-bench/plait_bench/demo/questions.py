@@ -16,10 +16,10 @@ from rich.text import Text
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.output import Output
 from plait.apps.common.session import opened_session
-from plait.apps.common.tree import following
+from plait.apps.common.tree import follow
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin
-from plait.runtime.client.answer import Answer, RunEnded
+from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 
@@ -160,11 +160,7 @@ async def _ask(
     """Ask one question one way, with its tree shown while it runs."""
     handle = await orchestrator.submit(text, task=task, planner=planner, policies=[], watch=True)
     revoke = stopper.then(handle.cancel)
-    with following(console, text, keep=False) as tree:
-        async for news in handle.news():
-            tree.take(news)
-            if isinstance(news, RunEnded):
-                break
+    tree = await follow(handle, console, text, keep=False)
     answer = await handle
     revoke()
     if answer.status == "cancelled":

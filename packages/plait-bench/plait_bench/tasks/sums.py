@@ -5,6 +5,7 @@ Its answers are what votes need: often wrong, one right answer, checked by arith
 
 from __future__ import annotations
 
+import math
 import re
 
 from pydantic import Field, JsonValue, PrivateAttr
@@ -64,16 +65,8 @@ class Sums(Task):
 
     def right(self) -> int:
         """Return the value of the sum."""
-        total, sign, at = 0, 1, 0
-        while at < len(self._words):
-            product = int(self._words[at])
-            while self._words[at + 1 : at + 2] == ("*",):
-                product *= int(self._words[at + 2])
-                at += 2
-            total += sign * product
-            sign = -1 if self._words[at + 1 : at + 2] == ("-",) else 1
-            at += 2
-        return total
+        terms = re.findall(r"[-+]?\d+(?:\*\d+)*", "".join(self._words))
+        return sum((-1) ** term.startswith("-") * math.prod(map(int, term.lstrip("+-").split("*"))) for term in terms)
 
     def steps(self, text: str) -> list[str]:
         """Return the operations that a text carries out."""

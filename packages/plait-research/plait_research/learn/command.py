@@ -17,6 +17,7 @@ from plait.apps.common.interrupt import run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
+from plait.apps.common.session import choose_model
 from plait.core.errors import UsageError
 from plait.core.messages import did_you_mean, pluralise
 from plait.core.request import Request
@@ -126,7 +127,7 @@ def prompts(
     effort = read_fields("--by", by.partition(":")[2], _METHODS[_known_method(by.partition(":")[0])])
     search = isinstance(effort, GepaEffort)
     versions = versions_of(declared)
-    config = common.load()
+    config = choose_model(common.load(), request.task.name)
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})
     questions = read_questions(problems, request.task, place=environment_of(request.task.name, None))
@@ -140,7 +141,7 @@ def prompts(
             runs = effort.runs
             searches: list[TextSearch] = []
             run_stoppable(lambda stopper: learner.search(versions, questions, runs, level, searches, output, stopper))
-            _tell_search(versions, searches, output, as_json)
+            _tell_search(versions, searches, output)
             return
         made: list[Round[DatasetQuestion]] = []
         rounds = effort.rounds
@@ -151,34 +152,30 @@ def prompts(
              "version": None if trial.version is None else trial.version.number}
             for trial in made
         ]  # fmt: skip
-        if as_json:
-            output.result(
-                {"version": versions.current.number, "values": versions.current.values, "rounds": rounds_made}
-            )
-            return
+        lines: list[str] = []
         for number, trial in enumerate(made, 1):
             what = str(trial.outcome) if trial.outcome is not None else "; ".join(trial.faults) or "nothing failed"
-            output.people.print(f"round {number}: {pluralise(trial.failed, 'failure')}; {what}", markup=False)
+            lines.append(f"round {number}: {pluralise(trial.failed, 'failure')}; {what}")
         if versions.current.parent is not None:
-            output.people.print(versions.diff(versions.current.parent, versions.current.number), markup=False)
+            lines.append(versions.diff(versions.current.parent, versions.current.number))
+        current = versions.current
+        output.report({"version": current.number, "values": current.values, "rounds": rounds_made}, *lines)
 
 
-def _tell_search(versions: Versions, searches: list[TextSearch], output: Output, as_json: bool) -> None:
+def _tell_search(versions: Versions, searches: list[TextSearch], output: Output) -> None:
     """Say what came of a search; nothing if it was given up."""
     for made in searches:
         outcome = "no candidate was better" if made.outcome is None else str(made.outcome)
-        if as_json:
-            output.result(
-                {"version": versions.current.number, "values": versions.current.values, "runs": made.runs,
-                 "candidates": made.candidates, "merged": made.merged, "scores": made.scores,
-                 "proposed": made.proposed, "outcome": outcome}
-            )  # fmt: skip
-            return
+        record = {
+            "version": versions.current.number, "values": versions.current.values, "runs": made.runs,
+            "candidates": made.candidates, "merged": made.merged, "scores": made.scores, "proposed": made.proposed,
+            "outcome": outcome,
+        }  # fmt: skip
         counts = f"{pluralise(made.runs, 'run')}, {pluralise(made.candidates, 'candidate')} ({made.merged} merged)"
-        line = f"{counts}, score {made.scores[0]:.3g} -> {made.scores[1]:.3g}; {outcome}"
-        output.people.print(line, markup=False)
+        lines = [f"{counts}, score {made.scores[0]:.3g} -> {made.scores[1]:.3g}; {outcome}"]
         if made.version is not None and made.version.parent is not None:
-            output.people.print(versions.diff(made.version.parent, made.version.number), markup=False)
+            lines.append(versions.diff(made.version.parent, made.version.number))
+        output.report(record, *lines)
 
 
 def versions(

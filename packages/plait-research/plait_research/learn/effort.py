@@ -14,7 +14,7 @@ from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.apps.common.progress import for_each
-from plait.apps.common.session import opened_session
+from plait.apps.common.session import choose_model, opened_session
 from plait.core.errors import UsageError
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
@@ -74,19 +74,13 @@ def effort(
             options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
             asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
             questions = read_questions(problems, asked.task)
-            runner = _Runner(common.load(), asked, concurrency)
+            runner = _Runner(choose_model(common.load(), asked.task.name), asked, concurrency)
             run_stoppable(lambda stopper: runner.run(questions, output, stopper))
             runs, learned = runner.runs, runner.learned
-        if as_json:
-            output.result({"runs": runs, "learned": learned, "left": left.why, "out": str(out)})
-            return
-        for why, number in sorted(left.why.items()):
-            output.people.print(f"{pluralise(number, 'run')} left out: {why}", markup=False)
-        output.people.print(
-            f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}", markup=False, soft_wrap=True
-        )
-        if learned:
-            output.people.print(f"use it with --planner {given.name}:path={out}", markup=False, soft_wrap=True)
+        lines = [f"{pluralise(number, 'run')} left out: {why}" for why, number in sorted(left.why.items())]
+        lines.append(f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}")
+        lines += [f"use it with --planner {given.name}:path={out}"] * bool(learned)
+        output.report({"runs": runs, "learned": learned, "left": left.why, "out": str(out)}, *lines)
 
 
 def _from_journals(

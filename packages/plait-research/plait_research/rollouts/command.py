@@ -21,7 +21,7 @@ from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.apps.common.progress import counting
-from plait.apps.common.session import opened_session
+from plait.apps.common.session import choose_model, opened_session
 from plait.core.errors import ConfigError, UsageError
 from plait.core.messages import pluralise
 from plait.core.request import Request
@@ -106,7 +106,7 @@ def rollouts(
         raise UsageError(f"--out {out} has to end in .jsonl or .arrow: the ending selects the format")
     if out.suffix == ".arrow":
         demand_arrow()
-    config = common.load()
+    config = choose_model(common.load(), request.task.name)
     if config.journal is None:
         config = config.model_copy(update={"journal": "off"})  # a rollout is made again from its beginning
     rules = read_fields("--collect", collect, RolloutRules)
@@ -211,12 +211,8 @@ def export_runs(
             "unread": unread,
             "out": str(out),
         }
-        if as_json:
-            output.result(summary)
-            return
-        output.people.print(f"{out}: {rows} rows of {pluralise(count, 'run')} out of {len(wanted)}", markup=False)
-        for why, count in sorted(left.why.items()):
-            output.people.print(f"  left out: {count} ({why})", markup=False)
+        line = f"{out}: {rows} rows of {pluralise(count, 'run')} out of {len(wanted)}"
+        output.report(summary, line, *(f"  left out: {number} ({why})" for why, number in sorted(left.why.items())))
 
 
 async def _run(

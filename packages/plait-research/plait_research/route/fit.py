@@ -14,9 +14,9 @@ from plait.core.ops import Plugin
 
 from .ranking import MOST_TIERS, Ranking
 from .recorded import RecordedRuns
-from .rows import Routed, RouteOutcome, RouteRow, Table, followed, key_of, mean_of, read, table_of
+from .rows import Routed, RouteOutcome, RouteRow, Table, followed, key_of, mean_of
 
-__all__ = ["RouteOutcome", "RouteReport", "RouteRow", "Routed", "compare", "fit", "follow", "key_of", "report"]
+__all__ = ["RouteOutcome", "RouteReport", "RouteRow", "Routed", "compare_choices", "fit", "key_of", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +105,11 @@ def report(rows: Iterable[RouteRow], route: Ranking, checked: bool, seed: int = 
         return None
     first = None if route.first is None else key_of(route.tiers[route.first].planner)
     routed = recorded.crossed(checked, [(first, route.price)])[0]
-    return _report(recorded.table, recorded.planners, routed)
+    return compare_choices(recorded.table, recorded.planners, routed)
 
 
-def follow(rows: Iterable[RouteRow], route: Ranking, checked: bool) -> Routed:
-    """Return the routed outcome of each request that was run with all tiers of a route."""
-    keys = [key_of(tier.planner) for tier in route.tiers]
-    recorded = RecordedRuns(rows, {key_of(tier.planner): tier.planner for tier in route.tiers})
-    routed: Routed = {}
-    for text in recorded.whole:
-        outcomes = recorded.table[text]
-        if route.first is not None and not checked:
-            chances = route.chances_after(recorded.told(text, keys[route.first]))
-            routed[text] = read(outcomes, keys[route.first], keys[route.stays(chances)])
-        else:
-            routed[text] = followed(outcomes, [keys[place] for place in route.order(recorded.told(text), checked)])
-    return routed
-
-
-def compare(rows: Iterable[RouteRow], routed: Routed) -> RouteReport:
-    """Compare routed requests (`follow`) with the other choices. Raises `ValueError` without requests."""
-    if not routed:
-        raise ValueError("no request was routed")
-    rows = [row for row in rows if row.text in routed]
-    return _report(table_of(rows), {key_of(row.planner): row.planner for row in rows}, routed)
-
-
-def _report(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> RouteReport:
+def compare_choices(table: Table, planners: Mapping[str, Plugin], routed: Routed) -> RouteReport:
+    """Return the outcome of routed requests beside that of the other choices."""
     whole = list(routed)
     always = {key: mean_of([table[text][key] for text in whole]) for key in planners}
     always = dict(sorted(always.items(), key=lambda pair: pair[1].tokens))

@@ -50,8 +50,5 @@ def import_samples(
         "out": str(out),
     }
     with opened(as_json) as output:
-        if as_json:
-            output.result(summary)
-            return
         line = f"{out}: {pluralise(len(samples), 'sample')} of {pluralise(summary['questions'], 'question')}"
-        output.people.print(f"{line}, {summary['right']} right of {len(judged)} judged", markup=False)
+        output.report(summary, f"{line}, {summary['right']} right of {len(judged)} judged")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from plait.apps.common.rows import raw_rows
-from plait.core.errors import ConfigError
-from plait.core.messages import explain, json_path
 from plait.core.values import Frozen
 
-__all__ = ["CHARACTERS", "RecordedSample", "estimated", "read_samples", "write_samples"]
+__all__ = ["CHARACTERS", "RecordedSample", "estimated", "write_samples"]
 
 CHARACTERS = 4
 """Average characters of English per token, used without a count: the usual rule of thumb."""
@@ -50,22 +47,6 @@ def estimated(text: str) -> int:
     4
     """
     return max(1, round(len(text) / CHARACTERS)) if text else 0
-
-
-def read_samples(path: Path) -> Iterator[RecordedSample]:
-    """Yield the samples of a file. Raises `ConfigError` for the first invalid line."""
-    try:
-        for row in raw_rows(path):
-            if row.fault:
-                raise ConfigError(f"{path}, line {row.line}: {row.fault}")
-            try:
-                yield RecordedSample.model_validate(row.fields)
-            except ValidationError as error:
-                detail = error.errors(include_url=False)[0]
-                reason = explain(json_path(detail["loc"]) or "it", detail)
-                raise ConfigError(f"{path}, line {row.line} is no sample: {reason}") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def write_samples(samples: Iterable[RecordedSample], out: Path) -> int:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from plait.apps.common import outside
 from plait.core.errors import UsageError
 from plait.core.ops import Join, Plugin, ToolCall
 from plait.core.plan import Plan, Step
@@ -19,6 +18,8 @@ from plait.runtime.client.answer import ApprovalRequested, StepEvent
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.handle import Handle
 from plait.runtime.plugins.trust import untrusted
+
+from .. import outside
 
 __all__ = ["MODEL", "Jobs", "Progress", "until_asked"]
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from experiments._tools.routes import compare, follow
 from plait.core.ops import Plugin
 from plait_research.route.features import features
-from plait_research.route.fit import RouteRow, compare, fit, follow, key_of, report
+from plait_research.route.fit import RouteRow, fit, key_of, report
 from plait_research.route.ranking import Ranking
 
 CHEAP, DEAR = Plugin(name="single"), Plugin(name="sample", options={"n": 8})

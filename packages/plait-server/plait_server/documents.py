@@ -13,10 +13,10 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import ConfigError
-from .connection import connected
-from .directory import default_folder
-from .location import Database, Location
+from plait.core.errors import ConfigError
+from plait.runtime.journal.connection import connected
+from plait.runtime.journal.directory import default_folder
+from plait.runtime.journal.location import Database, Location
 
 __all__ = ["Documents"]
 

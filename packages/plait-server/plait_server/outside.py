@@ -17,21 +17,21 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ...core.agent import Agent
-from ...core.call_config import CallConfig
-from ...core.chat import FunctionCall, ImagePart, ImageUrl, Message, MessageToolCall, TextPart, ValuePart
-from ...core.declarations import Access
-from ...core.errors import NotAllowed, UsageError
-from ...core.form import Form
-from ...core.interfaces import Policy
-from ...core.ops import Function, Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
-from ...core.plan import Plan, Step
-from ...core.request import Request
-from ...core.rights import Rights
-from ...core.sampling import Generation, Sampling, StructuredOutput
-from ...core.task import Task
-from ...runtime.client.request_preparation import AUTO
-from ...runtime.plugins.loader import Plugins
+from plait.core.agent import Agent
+from plait.core.call_config import CallConfig
+from plait.core.chat import FunctionCall, ImagePart, ImageUrl, Message, MessageToolCall, TextPart, ValuePart
+from plait.core.declarations import Access
+from plait.core.errors import NotAllowed, UsageError
+from plait.core.form import Form
+from plait.core.interfaces import Policy
+from plait.core.ops import Function, Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
+from plait.core.plan import Plan, Step
+from plait.core.request import Request
+from plait.core.rights import Rights
+from plait.core.sampling import Generation, Sampling, StructuredOutput
+from plait.core.task import Task
+from plait.runtime.client.request_preparation import AUTO
+from plait.runtime.plugins.loader import Plugins
 
 __all__ = ["ROWS", "Check", "check", "leaves", "option_check"]
 
@@ -122,7 +122,7 @@ def check(
     ours: Collection[Plugin] = (),
     width: int | None = None,
 ) -> None:
-    """Raise `NotAllowed` for a request, or a plan, that says what it may not, `UsageError` for more branches than
+    """Raise `NotAllowed` for a request, or a plan, with a forbidden value, `UsageError` for more branches than
     `width`, and `PluginError` for options that make no sense.
 
     Args:
@@ -252,7 +252,7 @@ class _Walk:
 def option_check(kind: type[BaseModel], info: FieldInfo) -> Check | None:
     """Return how an option of a plugin is looked at, as its type declares; `None` if it does not."""
     declared = next((mark for mark in info.metadata if isinstance(mark, Access)), None)
-    # Policies and tasks plan nothing, so no number of theirs costs anything.
+    # Policies and tasks plan nothing, so their numbers have no cost.
     plain = (*_PLAIN, int) if issubclass(kind, Policy | Task) else _PLAIN
     checks = {declared.check} if declared else {_leaf_check(leaf, plain) for leaf in leaves(info.annotation)} - {"free"}
     # Of two that differ (a file or a model) one would go unseen.
