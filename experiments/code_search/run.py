@@ -23,7 +23,7 @@ from plait.core.flow import Answerable, Context
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait_research.planners._functions import read_problem
+from plait_research.planners._programs import read_problem
 from plait_research.planners.code_search import CodeSearch, Searching
 from plait_research.planners.code_search.selection import Evidence, Rule, choose
 from plait_research.simulation.latency import Host

@@ -19,7 +19,7 @@ from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
 from plait_bench.environments.humaneval import HumanEvalEnvironment
 from plait_bench.tasks.humaneval import HumanEval
-from plait_research.planners._program_probes import build_tracer
+from plait_research.planners._programs import build_tracer
 from plait_research.planners.code_search import CodeSearch
 from plait_research.planners.code_search.programs import mutate_inputs, read_tests
 from plait_research.planners.code_search.selection import Evidence, choose, is_decided, score_mutually

@@ -22,7 +22,7 @@ from plait.core.tools.tool import tool
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.environments.code import CodeEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox, shared
-from plait_research.planners._program_probes import build_timer
+from plait_research.planners._programs import build_timer
 from plait_research.planners.evolve import Evolve
 from plait_research.planners.evolve.islands import _read_changes  # pyright: ignore[reportPrivateUsage]
 from plait_research.planners.evolve.population import Grid, Member, is_better, median_and_deviation

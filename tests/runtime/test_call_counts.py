@@ -1,4 +1,4 @@
-"""Bounds the calls, of Python's functions and C's, that a run, a step and a token that is read cost.
+"""Bounds the calls, of Python's functions and C's, that a run, a step, a request and a token that is read cost.
 
 They are counted in a process of their own, so that coverage and other tests change nothing. A limit is 2 % above what
 was measured; lower it with the cost.
@@ -24,6 +24,8 @@ LIMITS = {
     "chain, journal": 248,
     "fan": 160,
     "fan, journal": 206,
+    "request": 312,
+    "request, journal": 388,
     "token": 153,
     "token, journal": 192,
 }
@@ -53,9 +55,11 @@ STEPS, TOKENS, RUNS = 200, 400, 40
 
 async def count() -> dict[str, float]:
     """Return the calls of each case."""
-    from plait import AsyncOrchestrator, ModelCall, Plan, Step, ToolCall, tool
+    from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step, ToolCall, tool
+    from plait.core import Text
     from plait.core.events import Job
     from plait.core.interfaces import Progress, Tell, Worker
+    from plait.core.ops import Plugin
     from plait.core.result import Failure, Result, Usage
 
     @functools.cache
@@ -113,6 +117,10 @@ async def count() -> dict[str, float]:
     chain = Plan(steps=tuple(step(n, *([f"s{n - 1}"] if n else [])) for n in range(STEPS)), output=f"s{STEPS - 1}")
     leaves = tuple(step(n) for n in range(STEPS))
     fan = Plan(steps=(*leaves, step(STEPS, *(leaf.name for leaf in leaves))), output=f"s{STEPS}")
+    ask = ModelCall(prompt=(Text(text="?"),), sampling=Sampling(max_tokens=2))
+    asked = tuple(Step(name=f"s{n}", op=ask) for n in range(STEPS))
+    both = Step(name="all", op=Join(merge=Plugin(name="collect")), needs=tuple(each.name for each in asked))
+    requests = Plan(steps=(*asked, both), output="all")
     counts: dict[str, float] = {}
 
     async def measure(what: str, one: Callable[[], Awaitable[object]], times: int, parts: int = 1) -> None:
@@ -141,6 +149,7 @@ async def count() -> dict[str, float]:
                 await measure(f"run{suffix}", lambda: plait.run("?", planner="single:answer.max_tokens=1"), RUNS)
                 await measure(f"chain{suffix}", lambda: plait.run(plan=chain), 4, STEPS)
                 await measure(f"fan{suffix}", lambda: plait.run(plan=fan), 4, STEPS)
+                await measure(f"request{suffix}", lambda: plait.run(plan=requests), 4, STEPS)
                 await measure(f"token{suffix}", read, 4, TOKENS)
     return counts
 

@@ -56,7 +56,7 @@ class Findings:
     accepted: dict[str, str] = field(default_factory=dict[str, str])
     """Responses in the background: whose they are."""
     stored: dict[str, tuple[str, str, float]] = field(default_factory=dict[str, tuple[str, str, float]])
-    """Stored completions: whose they are, which server said so, and when."""
+    """Stored completions and responses: whose they are, which server said so, and when."""
     tokens: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -90,7 +90,7 @@ class Tenants:
 
     async def _innocent(self, name: str) -> None:
         acts = [self.whole, self.whole, self.vote, self.streamed, self.left, self.background, self.stored, self.listed]
-        acts += [self.peek, self.feedback]
+        acts += [self.peek, self.feedback, self.response]
         number = 0
         while not self._over.is_set():
             number += 1
@@ -193,6 +193,23 @@ class Tenants:
             elif said.status_code != 200:
                 self.refused(f"read {name}", said)
 
+    async def response(self, name: str, server: str, mark: str) -> None:
+        """Ask for a response that is stored, whole or streamed."""
+        stream = self._dice.random() < 0.5
+        body = {"model": "q", "input": f"SAY:1:{mark}:YAS", "stream": stream, "metadata": {"owner": name}}
+        said = await self.send(name, server, "POST", "/v1/responses", body)
+        if said.status_code != 200:
+            self.refused(f"response {name}", said)
+            return
+        last = json.loads(said.text.rpartition("data: ")[2]) if stream else {"response": said.json()}
+        whole = last.get("response") or {"status": "cut off", "output": last}
+        if whole["status"] == "failed":
+            self.found.tally["streams that ended with a reason"] += bool((whole.get("error") or {}).get("message"))
+        elif whole["status"] not in ("completed", "incomplete") or mark not in json.dumps(whole["output"]):
+            self.found.silent.append(f"response {name}: {whole['status']} {whole['output']} in place of {mark!r}")
+        else:
+            self.found.stored[whole["id"]] = (name, server, time.monotonic())
+
     async def listed(self, name: str, server: str, mark: str) -> None:
         """List what is stored: all of it is one's own."""
         said = await self.send(name, server, "GET", "/v1/chat/completions?limit=20")
@@ -223,7 +240,7 @@ class Tenants:
         for wanted, (owner, where, _) in self._dice.sample(
             sorted(self.found.stored.items()), min(2, len(self.found.stored))
         ):
-            run = wanted.partition("-")[2]
+            run = wanted.partition("_" if wanted.startswith("resp") else "-")[2]
             said = await self.send(name, where, "POST", f"/runs/{run}/feedback", {"right": True})
             if owner != name and said.status_code < 400:
                 self.found.leaks.append(f"{name} gave feedback on a run of {owner}")

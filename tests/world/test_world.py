@@ -122,13 +122,14 @@ def ends(world: TenantWorld, accepted: dict[str, str]) -> dict[str, dict[str, An
 
 
 def lost_completions(world: TenantWorld, stored: dict[str, tuple[str, str, float]]) -> list[str]:
-    """Return the stored completions that no longer can be read, from another server than the one that stored them."""
+    """Return what was stored and can no longer be read from another server than the one that stored it."""
     lost: list[str] = []
     with world.hosts.inside("client"), httpx.Client(verify=False, trust_env=False, timeout=30) as client:
         for name, (owner, server, _) in stored.items():
             other = world.url(SERVERS[(SERVERS.index(server) + 1) % 3])
             headers = {"authorization": f"Bearer {KEYS[owner]}"}
-            if client.get(f"{other}/v1/chat/completions/{name}", headers=headers).status_code != 200:
+            path = "responses" if name.startswith("resp_") else "chat/completions"
+            if client.get(f"{other}/v1/{path}/{name}", headers=headers).status_code != 200:
                 lost.append(name)
     return lost
 

@@ -87,63 +87,21 @@ __all__ = [
 ]
 
 _NAMES = {
-    ".budget": ("Budget",),
-    ".events": ("Job",),
-    ".flow": (
-        "Flow",
-        "Trajectory",
-        "StepFailed",
-    ),
-    ".interfaces": (
-        *(
-            "Allocation",
-            "Allocator",
-            "BranchSpec",
-            "PlanningContext",
-            "Hedge",
-            "Defer",
-            "Merge",
-            "Pin",
-            "Planner",
-            "Policy",
-        ),
-        *("Progress", "Reader", "Stop", "Verdict", "ReviewAt", "Worker"),
-    ),
-    ".ops": (
-        "ToolCall",
-        "Join",
-        "Plugin",
-        "Ref",
-        "Text",
-        "ModelCall",
-        "Tokens",
-    ),
-    ".plan": (
-        "Plan",
-        "Step",
-    ),
-    ".request": ("Request",),
-    ".sampling": ("Sampling",),
-    ".result": (
-        "Failure",
-        "Result",
-        "Usage",
-    ),
-    ".task": ("Task",),
-    ".tools.tool": (
-        "Tool",
-        "ToolSpec",
-        "tool",
-    ),
-    ".view": (
-        "Branch",
-        "Siblings",
-        "StepView",
-        "View",
-        "WorkerView",
-    ),
+    ".budget": "Budget",
+    ".events": "Job",
+    ".flow": "Flow Trajectory StepFailed",
+    ".interfaces": "Allocation Allocator BranchSpec PlanningContext Hedge Defer Merge Pin Planner Policy Progress "
+    "Reader Stop Verdict ReviewAt Worker",
+    ".ops": "ToolCall Join Plugin Ref Text ModelCall Tokens",
+    ".plan": "Plan Step",
+    ".request": "Request",
+    ".sampling": "Sampling",
+    ".result": "Failure Result Usage",
+    ".task": "Task",
+    ".tools.tool": "Tool ToolSpec tool",
+    ".view": "Branch Siblings StepView View WorkerView",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -24,7 +24,7 @@ from .result import Failure, Price, Result
 from .task import Task
 from .tools.tool import ToolSpec
 from .values import Frozen
-from .view import Branch, StepView, View
+from .view import Branch, StepView, View, WorkerView
 from .vocabulary import Count
 
 MOST_STEPS = 100_000
@@ -164,6 +164,9 @@ class Defer:
     the one before it was not held again, so that thousands that wait cost little."""
     worker: str = ""
     """The worker whose slots are taken."""
+    until: float | None = None
+    """Of `Policy.admit`: the time at which it is checked again in any case, so that it may wait while no worker that
+    could take the step runs anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +210,13 @@ class Policy(PluginModel):
 
     def place(self, step: StepView, view: View) -> str | Pin | Defer | None:
         """Return a worker with a free slot, a hold, or `None` for no opinion. Asked when the step could start."""
+        return None
+
+    def admit(self, step: StepView, worker: WorkerView, view: View) -> str | Pin | Defer | None:
+        """Return another worker with a free slot, a hold, or `None` to let a step start on the worker it would go to.
+        Asked for a step of a program (`View.program`) only if the programs on that worker may outgrow its cache.
+        Held steps are checked again when an attempt ends, the program that came first first. While no worker that could
+        take the step runs anything, only a hold with a time counts (`Defer.until`)."""
         return None
 
     def first_look(self) -> float | None:

@@ -204,7 +204,14 @@ def substitute(value: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
             return value
 
 
-_OPENED = re.compile(r"\s*<think>")
+def first_stop(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
+    """Return where the stop text begins and ends that is complete first in a text; of two that end together, the
+    longer."""
+    ends = [(begin + len(stop), begin) for stop in stops if stop and (begin := text.find(stop)) >= 0]
+    if not ends:
+        return None
+    end, begin = min(ends)
+    return begin, end
 
 
 def opening(text: str, stops: Sequence[str]) -> str:
@@ -214,6 +221,9 @@ def opening(text: str, stops: Sequence[str]) -> str:
         if any(stop.startswith(text[-size:]) for stop in stops):
             return text[-size:]
     return ""
+
+
+_OPENED = re.compile(r"\s*<think>")
 
 
 def split_reasoning(text: str) -> tuple[str, str]:

@@ -26,6 +26,31 @@ class AttemptEnd(NamedTuple):
     worker: str
 
 
+class ProgramView(NamedTuple):
+    """A program (a run, or the runs of one session) on one worker: contexts there that will be continued."""
+
+    name: str
+    """The run's id, or its tenant and session."""
+    arrival: int
+    """Its place in the order in which programs sent their first model call."""
+    worker: str
+    """Empty for a program without a context on the worker in question."""
+    tokens: int
+    """Tokens of its contexts, without those that it shares with other programs."""
+    growth: int
+    """Tokens by which these contexts are expected to grow."""
+    running: int
+    """Model calls that run. With 0 its contexts are idle."""
+    calls: tuple[str, ...]
+    """Ids of its running tool calls; `View.peers` says how long such calls take."""
+    idle_since: float
+    """Time at which its last model call ended."""
+    turn_s: float
+    """Mean seconds of a model call of such programs; 0 before one has ended."""
+    gap_s: float
+    """Mean seconds between two of them, which tool calls take; 0 before it is known."""
+
+
 class Branch(NamedTuple):
     """One branch of a join, as a merge sees it."""
 
@@ -406,6 +431,15 @@ class View(Protocol):
     def expected_tokens(self, step: StepView, share: float = QUANTILE) -> float:
         """Return the expected number of tokens that a step still generates: this quantile of the lengths of steps like
         it, its siblings first, that are longer than what it has (`core.lengths`). One at least."""
+        ...
+
+    def programs(self, worker: str) -> Sequence[ProgramView]:
+        """Return the programs with contexts on a worker, of runs with a policy that admits programs."""
+        ...
+
+    def program(self, step: StepView, worker: str) -> ProgramView:
+        """Return a step's program with its contexts on a worker; without any there, with its size elsewhere or the
+        expected size of a new one. Raises `KeyError` for an unknown step or worker."""
         ...
 
     @property

@@ -151,7 +151,7 @@ class Slots:
             run.meter.add(usage, read)
         node.attempts.spent = usage if node.attempts.spent is None else node.attempts.spent + usage
         worker.load -= attempt.left
-        self._queue.count_end(attempt, usage)
+        self._queue.count_end(attempt, usage, read, self._records.now)
         if node.place.prefix_group is not None:
             prefix_groups.count_end(node.place.prefix_group, attempt, usage, self._records.prefixes)
         if node.account is not None:
@@ -227,11 +227,13 @@ class Slots:
         """Enter a worker, bring one back, or change what one offers."""
         self._queue.worker_up(event)
         self._records.prefixes.limit(event.worker, event.cache_tokens, event.block)
+        self._queue.programs.stir()
         self._requeue_held(self._records.workers[event.worker])
 
     def worker_down(self, name: str, returning: bool) -> None:
         """Remove a worker, with everything that it had cached."""
         self._queue.worker_down(name, returning)
+        self._queue.programs.forget_worker(name)
         self._records.prefixes.forget(name)
         self._requeue_held(self._records.workers[name])
 

@@ -45,6 +45,7 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
     assert not run.live and run.id not in into.runs
     shift = at - other.now
     run.held, run.set_aside, run.forced = Backlog[Node](), Backlog[Node](), None
+    run.policies.program = None
     run.submitted += shift
     if run.wake is not None:
         run.wake += shift

@@ -12,11 +12,12 @@ The layer above `steps.py`. It knows no plan.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Literal
 
 from ..core.errors import RAISED, NoWorker, PluginError
 from ..core.events import PRIORITY_STEP, Count, Event
-from ..core.interfaces import Defer, Hedge, Pin, Stop
+from ..core.interfaces import Defer, Hedge, Pin, Policy, Stop
 from ..core.ops import ModelCall
 from ..core.result import Failure, as_failure
 from ..core.states import EXPANDING, READY, RUNNING
@@ -32,6 +33,8 @@ from .steps import Steps, plugin_failure
 from .views import MachineView, NodeView
 
 _MOST_RANK = PRIORITY_STEP // 2 - 1
+_SOONEST = 0.001
+"""Minimum seconds until the next review: a policy that always asks for now must not block the loop."""
 
 
 class Dispatcher:
@@ -67,6 +70,11 @@ class Dispatcher:
                 for behind in list(run.held.heaps):
                     slots.ask_next(run.held, behind)
             slots.stirred.clear()
+        programs = self._queue.programs
+        if programs.stirred:
+            programs.stirred = False
+            for key in list(programs.waiting.heaps):
+                slots.ask_next(programs.waiting, key)
         if self.orders is not None:  # a replay repeats the recorded decisions instead of deciding again
             self.follow(hedges=False)
             return
@@ -95,21 +103,11 @@ class Dispatcher:
                 return
         if isinstance(answer, budgets.Grant):
             reason = ""
-            if run.policies.placers:
-                place = self._place(node, worker)
-                if isinstance(place, Defer):
-                    # Behind a busy worker the step is checked again when an attempt there ends. An idle worker gives no
-                    # such occasion, so the step waits for an event of its run.
-                    busy = self._records.workers.get(place.worker)
-                    if busy is not None and busy.up and busy.running:
-                        self._block(node, "policy", busy.held, "", place.reason)
-                        return
-                    self._block(node, "policy", run.held, place.behind, place.reason)
-                    self.holding[run.id] = run  # so that one starts regardless when nothing else of it moves
+            if run.policies.placers or run.policies.admitters:
+                place = self._choose(node, worker)
+                if place is None:
                     return
                 chosen, reason = place
-                if node.ended:  # a policy raised and thereby ended the run
-                    return
                 if chosen is not worker and account is not None:
                     # Another worker may cost more, or not report tokens: then the step stays on the admitted worker.
                     there = self._admit(node, chosen)
@@ -201,14 +199,16 @@ class Dispatcher:
         key: str = "",
         reason: str = "",
     ) -> None:
-        """Block a ready step. If a budget blocked it before and something else does now, the next step behind that
-        budget is queued, which may start; in the reverse case, that can wait until an attempt of the run ends."""
+        """Block a ready step. If a budget or its program's admission blocked it before and something else does now, the
+        next step behind that is queued, which may start; in the reverse case, that can wait until an attempt of the run
+        ends."""
         before = node.place.blocked
         same = before is not None and before.backlog is backlog and before.key == key
         since = before.since if before is not None and same else self._records.now
         node.place.blocked = Blockage(by, since, backlog, key, reason)
         backlog.put(key, node)
-        if before is not None and before.by == "budget" and not same:
+        waited = before is not None and (before.by == "budget" or before.backlog is self._queue.programs.waiting)
+        if before is not None and waited and not same:
             self._slots.ask_next(before.backlog, before.key)
 
     def resume(self, run: Run) -> None:
@@ -218,14 +218,48 @@ class Dispatcher:
             node.place.blocked = None
             self._queue.push(node)
 
-    def _place(self, node: Node, default: WorkerState) -> tuple[WorkerState, str] | Defer:
+    def _choose(self, node: Node, default: WorkerState) -> tuple[WorkerState, str] | None:
+        """Return the worker that a step goes to and why, or `None` if a policy blocked it or ended its run."""
+        run, queue = node.run, self._queue
+        place = self._place(node, default, run.policies.placers) if run.policies.placers else (default, "")
+        if isinstance(place, Defer):
+            # Behind a busy worker the step is checked again when an attempt there ends. An idle worker gives no such
+            # occasion, so the step waits for an event of its run.
+            busy = self._records.workers.get(place.worker)
+            if busy is not None and busy.up and busy.running:
+                self._block(node, "policy", busy.held, "", place.reason)
+                return None
+            self._block(node, "policy", run.held, place.behind, place.reason)
+            self.holding[run.id] = run  # so that one starts regardless when nothing else of it moves
+            return None
+        if run.policies.admitters and not node.ended and queue.programs.is_short(node, place[0], self._records.now):
+            admitted = self._place(node, place[0], run.policies.admitters, admit=True)
+            if isinstance(admitted, Defer) and self._is_checked_again(node, admitted):
+                key = f"{node.place.lane} {run.request.fairness_group}"
+                self._block(node, "policy", queue.programs.waiting, key, admitted.reason)
+                return None
+            place = place if isinstance(admitted, Defer) or not admitted[1] else admitted
+        return None if node.ended else place  # a policy may have raised, which ends the run
+
+    def _is_checked_again(self, node: Node, hold: Defer) -> bool:
+        """Return whether an end or a timer will make the machine check a step that waits for admission."""
+        if self._queue.is_active(node.place.lane):
+            return True
+        if hold.until is not None:
+            self._slots.timers.add(max(hold.until, self._records.now + _SOONEST), "review", node.run)
+        return hold.until is not None
+
+    def _place(
+        self, node: Node, default: WorkerState, policies: Sequence[Policy], admit: bool = False
+    ) -> tuple[WorkerState, str] | Defer:
         """Ask all policies: any of them may defer the step; else the first that names a worker with room decides."""
         chosen: tuple[WorkerState, str] | None = None
         run, workers = node.run, self._records.workers
         subject = NodeView(node)
-        for policy in run.policies.placers:
+        for policy in policies:
             try:
-                answer = policy.place(subject, MachineView(self._records, self._queue, subject, run.id))
+                view = MachineView(self._records, self._queue, subject, run.id)
+                answer = policy.admit(subject, default, view) if admit else policy.place(subject, view)
                 if isinstance(answer, Defer):
                     if node is run.forced:
                         continue  # policies may slow a run down and never stop it
@@ -329,10 +363,6 @@ class Dispatcher:
                 node.attempts.hedge = self._slots.begin(node, worker, grant, checkpoint, order.priority, order.reason)
             else:
                 self._start(node, worker, grant, order.priority, order.reason)
-
-
-_SOONEST = 0.001
-"""Minimum seconds until the next review: a policy that always asks for now must not block the loop."""
 
 
 class Reviews:

@@ -77,10 +77,20 @@ def _check_queue(machine: Machine) -> None:
         kept = worker.held.nodes()
         places.update(node.id for node in kept)
         _demand(not kept or (worker.up and worker.running > 0), worker.name, "keeps steps waiting and runs nothing")
+    places.update(_check_waiting_programs(machine))
     places.update(_check_held_by_budgets(machine, places))
     for node in machine.nodes.values():
         where = places[node.id]
         _demand(where == (node.state is State.READY), node.id, f"is {node.state} and is in {where} queues")
+
+
+def _check_waiting_programs(machine: Machine) -> list[str]:
+    """Check that the steps of programs that wait for room will be checked again; return their ids."""
+    waiting = machine.queue.programs.waiting.nodes()
+    for node in waiting:
+        again = machine.queue.is_active(node.place.lane) or bool(machine.timers.heap)
+        _demand(again, node.id, "waits for room and nothing runs")
+    return [node.id for node in waiting]
 
 
 def _check_held_by_policies(run: Run) -> None:

@@ -74,7 +74,7 @@ from ..core.events import (
     WorkerUp,
 )
 from ..core.flow import is_root
-from ..core.interfaces import PluginRegistry, Policy
+from ..core.interfaces import PluginRegistry
 from ..core.result import Failure, Result, Usage, as_failure
 from ..core.states import EXPANDING, READY, RUNNING, WAITING, Move
 from ..core.view import AttemptEnd
@@ -84,7 +84,7 @@ from .attempt_lifecycle import Slots
 from .decision_replay import Order, RefuseOrder, take_over
 from .dispatch import Dispatcher, Reviews
 from .limits import LimitEnforcer, exceeded
-from .plans import Plans, is_duplicate
+from .plans import Plans, group_policies, is_duplicate
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
 from .steps import Steps, deadline_failure, judge_at_deadline
@@ -288,6 +288,8 @@ class Machine:
         # Runs finish last, so that `Finish` comes after every other action of its run.
         while slots.closing:
             self._finish_if_over(slots.closing.pop())
+            if not slots.closing and self.queue.programs.stirred:
+                self._dispatcher.advance()  # a run that has finished leaves room for programs that wait
         if slots.timers.heap:
             wake = slots.timers.arm()
             if wake is not None:
@@ -444,11 +446,7 @@ class Machine:
         try:
             run = Run(event.run, request, self._plugins.task(request.task, request.text), submitted=event.at)
             policies = [self._plugins.policy(spec) for spec in request.policies]
-            run.policies.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
-            run.policies.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
-            run.policies.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
-            run.policies.needs_stream = any(policy.needs_stream for policy in run.policies.reviewers)
-            run.policies.watch = bool(run.policies.placers or run.policies.reviewers)
+            group_policies(run.policies, policies)
             run.root = scope = Scope(run, None, None, f"{run.id}:")
             run.account = account = budgets.open_run(request, f"run {run.id}", self._records.now)
             nodes = self._plans.enter(event.plan, scope, account)
@@ -532,6 +530,7 @@ class Machine:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _on_tick(self, event: Tick) -> None:
+        self.queue.programs.stir()
         for timer in self._slots.timers.pop_due(self._records.now):
             self._handle_timer(timer, event)
 
@@ -586,7 +585,7 @@ class Machine:
         if not run.paused:
             self._records.waiting -= 1
             self._records.ready -= run.ready
-        self.queue.leave(run.share)
+        self.queue.leave(run)
         self._dispatcher.holding.pop(run.id, None)
         for node in run.nodes:
             del self.nodes[node.id]

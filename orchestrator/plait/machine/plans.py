@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import BudgetExceeded, PlanError
-from ..core.interfaces import Merge, PluginRegistry
+from ..core.interfaces import Merge, PluginRegistry, Policy
 from ..core.ops import Join, ModelCall, Plugin, ToolCall
 from ..core.plan import Plan, topological_order
 from ..core.result import as_failure
@@ -22,7 +22,7 @@ from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
 from .attempt_lifecycle import Slots
 from .budgets import FlowWaits, enter, open_account
 from .prefix_groups import enroll
-from .records import Account, Node, Records, Run, Scope
+from .records import Account, Node, Records, Run, RunPolicies, Scope
 from .run_statistics import lane_of
 from .steps import Steps
 
@@ -379,3 +379,13 @@ def _connect(order: list[Node], scope: Scope) -> None:
             node.path_tokens.upward_rank = below
         else:
             node.path_tokens.upward_rank = below + node.step.token_cost()
+
+
+def group_policies(into: RunPolicies, policies: Sequence[Policy]) -> None:
+    """Sort the policies of a run by the methods that they have."""
+    into.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
+    into.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
+    into.admitters = tuple(policy for policy in policies if type(policy).admit is not Policy.admit)
+    into.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
+    into.needs_stream = any(policy.needs_stream for policy in into.reviewers)
+    into.watch = bool(into.placers or into.reviewers)

@@ -16,9 +16,10 @@ from ..core.events import WorkerUp
 from ..core.ops import Kind
 from ..core.request import Request
 from ..core.result import Usage
-from .records import Attempt, Node, WorkerState
+from .records import Attempt, Node, Run, WorkerState
 from .run_statistics import ServiceCounter, Share
 from .wait_queues import Room, Waiting
+from .working_sets import WorkingSets
 
 _IDLE_LANES = 64
 """Number of empty lanes that are kept: a lane for every model that was ever named would be a leak."""
@@ -113,6 +114,7 @@ class ReadyQueue:
         self.workers = workers
         self.shares: dict[str, Share] = {}
         """By name; the share of a single run is named `:` and its id."""
+        self.programs = WorkingSets()
         self._arrived = 0
         self._waiting: dict[Share, Waiting] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -188,6 +190,10 @@ class ReadyQueue:
         )
         return min(free, key=lambda worker: (worker.running, worker.name), default=None)
 
+    def is_active(self, lane: str) -> bool:
+        """Return whether a worker that serves a lane runs an attempt."""
+        return any(worker.running and worker.up for worker in self.workers.values() if worker.in_lane(lane))
+
     def serving(self, lane: str) -> int:
         """Return the number of workers that are up and serve a lane."""
         return self._lane(lane).serving
@@ -216,8 +222,11 @@ class ReadyQueue:
         share.weigh(request.fairness_weight)
         return share
 
-    def leave(self, share: Share) -> None:
-        """Remove a finished run from its share. A share without a run is deleted."""
+    def leave(self, run: Run) -> None:
+        """Remove a finished run from its share and its program. A share without a run is deleted."""
+        if run.policies.program is not None:
+            self.programs.leave(run, run.policies.program)
+        share = run.share
         share.runs -= 1
         if not share.runs:
             del self.shares[share.name], self._waiting[share]
@@ -234,14 +243,18 @@ class ReadyQueue:
         """Count an attempt that begins."""
         node = attempt.node
         share = node.run.share
+        if node.run.policies.admitters:
+            self.programs.begin(attempt)
         if node.step.op.kind == "think":
             attempt.due = share.think.begin()
         else:
             share.call.served += 1
 
-    def count_end(self, attempt: Attempt, usage: Usage) -> None:
-        """Count the end of an attempt, which gives its slot back."""
+    def count_end(self, attempt: Attempt, usage: Usage, read: bool, now: float) -> None:
+        """Count the end of an attempt, which gives its slot back; `read`: with a value."""
         node, worker = attempt.node, attempt.worker
+        if node.run.policies.admitters:
+            self.programs.end(attempt, usage, read, now)
         worker.running -= 1
         if not 0 <= worker.listed <= worker.running:
             self._pool_of[worker.name].offer(worker)

@@ -36,6 +36,7 @@ from .run_statistics import (
     Meter,
     Outcome,
     PathTokens,
+    ProgramRecord,
     Share,
     TemplateKeys,
     lane_of,
@@ -319,6 +320,10 @@ class RunPolicies:
     """Policies that choose workers or hold steps back."""
     reviewers: tuple[Policy, ...] = ()
     """Policies that review its events."""
+    admitters: tuple[Policy, ...] = ()
+    """Policies that admit it to an engine whose cache is short."""
+    program: ProgramRecord | None = None
+    """Its contexts, once it has some and policies admit it."""
     watch: bool = False
     """Whether any policy places its steps or reviews its events."""
     needs_stream: bool = False

@@ -491,3 +491,72 @@ class EndedSteps:
         if median is None:
             median = self._medians[key] = median_low([ended.tokens for ended in ends][-LATEST:])
         return max(1, min(most, median - known))
+
+
+@dataclass(slots=True, eq=False)
+class Habits:
+    """Growth of contexts: tokens added for each token that the plan allowed to generate, final sizes, and times."""
+
+    grown: float = 0.0
+    allowed: float = 0.0
+    turns: int = 0
+    turn_seconds: float = 0.0
+    """Seconds of all turns."""
+    gaps: int = 0
+    gap_seconds: float = 0.0
+    """Seconds between the turns, which tool calls took."""
+    finals: deque[int] = field(default_factory=lambda: deque[int](maxlen=LATEST))
+
+    @property
+    def gap(self) -> float:
+        """Mean seconds between two turns; 0 before any."""
+        return self.gap_seconds / max(1, self.gaps)
+
+    def add_turn(self, grown: float, allowed: float) -> None:
+        """Record a turn: the tokens that it added, and the generated tokens that the plan allowed for it."""
+        if allowed > 0:
+            self.grown, self.allowed = self.grown + grown, self.allowed + allowed
+
+    def add_gap(self, seconds: float) -> None:
+        """Record the time between two turns."""
+        self.gaps, self.gap_seconds = self.gaps + 1, self.gap_seconds + seconds
+
+
+@dataclass(slots=True, eq=False)
+class ProgramContext:
+    """The end of a trajectory."""
+
+    worker: str
+    tokens: int
+    """Its tokens, without those that it shares with other programs."""
+    growth: int = 0
+    """Tokens by which it is expected to grow."""
+    ahead: float = 0.0
+    """Tokens that may be generated between it and the output of the plan."""
+    running: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class ProgramRecord:
+    """The contexts of a run or a session, and its running tool calls."""
+
+    name: str
+    planner: str
+    arrival: int
+    """Ticket of its first model call: programs are admitted in this order."""
+    first: int
+    """Tokens of its first prompt."""
+    contexts: dict[str, ProgramContext] = field(default_factory=dict[str, ProgramContext])
+    """By the id of the step, the oldest first."""
+    calls: dict[str, float] = field(default_factory=dict[str, float])
+    """Running tool calls, with the time of their start."""
+    header: int | None = None
+    """Tokens at its beginning that another program had left in the cache."""
+    running: int = 0
+    widest: int = 1
+    """Maximum number of simultaneous model calls so far."""
+    habits: Habits = field(default_factory=Habits)
+    idle_since: float = 0.0
+    """Time at which its last model call ended."""
+    runs: int = 0
+    """Its runs that are not over."""

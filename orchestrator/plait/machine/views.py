@@ -15,7 +15,7 @@ from ..core.plan import Step
 from ..core.result import Failure, Result
 from ..core.states import WAITING, State, describe_move
 from ..core.task import Task
-from ..core.view import AttemptEnd, Branch, StepView as AnyStep, WorkerView
+from ..core.view import AttemptEnd, Branch, ProgramView, StepView as AnyStep, WorkerView
 from .action_builder import context_step, prior, written
 from .prefix_groups import beginning, cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
@@ -361,6 +361,12 @@ class MachineView:
         # Siblings of the run predict best, so their lengths come first (`EndedSteps.samples`).
         lengths = [] if node is None else self._records.ended.samples(node.template_keys, node.run.lengths)
         return expected_tokens(step.max_tokens, lengths, known=step.tokens, share=share)
+
+    def programs(self, worker: str) -> Sequence[ProgramView]:
+        return self._queue.programs.views(worker)
+
+    def program(self, step: AnyStep, worker: str) -> ProgramView:
+        return self._queue.programs.view(self._records.nodes[step.id], self._records.workers[worker])
 
     @property
     def attempts(self) -> int:

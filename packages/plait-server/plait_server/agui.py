@@ -22,7 +22,7 @@ from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, PlaitField, ServedStrategy, body_with
-from .client_tools import ClientTools, FunctionTool
+from .client_tools import ToolBody
 from .conversations import read_frontend_message
 from .dialect import StreamWriter, describe_answer, write_stream
 from .errors import ApiError, not_found
@@ -65,7 +65,7 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
     thread_id: str = Field(max_length=200)
     run_id: str = Field(max_length=200)
     messages: list[dict[str, Any]] = Field(max_length=MAX_MESSAGES)
-    tools: Annotated[list[FunctionTool] | None, Field(max_length=MAX_TOOLS)] = None
+    tools: Annotated[list[ToolBody] | None, Field(max_length=MAX_TOOLS)] = None
     context: Annotated[list[FrontendContext] | None, Field(max_length=MAX_MESSAGES)] = None
     resume: Annotated[list[Resume] | None, Field(max_length=MAX_MESSAGES)] = None
     plait: PlaitField = PlaitField(steps=True)
@@ -78,11 +78,6 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
         if not isinstance(props, dict):
             return given
         return {**props, **{name: value for name, value in given.items() if name != "forwardedProps"}}
-
-    @property
-    def client_tools(self) -> ClientTools:
-        """The functions that it offers."""
-        return ClientTools(tuple(self.tools or ()))
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""

@@ -24,7 +24,7 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
 from .errors import RETRY_AFTER_S, ApiError, not_found, of_error
-from .http import EventStream, apart, read, refuse_body, same_page, unless_disconnected
+from .http import EventStream, apart, read, refuse_body, request_id, same_page, unless_disconnected
 from .messages import CountBody, Messages
 from .new_runs import NewRuns
 from .response_body import ResponseBody
@@ -69,8 +69,8 @@ def build(service: Service) -> Starlette:
     routes = [
         Route("/healthz", _healthz),
         Route("/readyz", _Endpoint(service, _readyz, "readyz", keys=False)),
-        Route("/v1/models", _Endpoint(service, _models(service), "models"), methods=["GET"]),
-        Route("/v1/models/{name:path}", _Endpoint(service, _model(service), "models")),
+        Route("/v1/models", _Endpoint(service, _models, "models"), methods=["GET"]),
+        Route("/v1/models/{name:path}", _Endpoint(service, _model, "models")),
         Route("/metrics", _Endpoint(service, _metrics, "metrics")),
     ]
     for dialect in DIALECTS:
@@ -164,7 +164,7 @@ class DialectHandler:
         whole = await apart(long, self._whole, runs, answers, body)
         if body.is_stored:
             await self._stored.add(whole, body, user)
-        return await apart(long, JSONResponse, whole, 200, {"x-request-id": runs[0].handle.run})
+        return await apart(long, JSONResponse, whole)
 
     def _whole(self, runs: Sequence[ServedRun], answers: Sequence[Answer], body: Any) -> dict[str, Any]:
         choices = [read_choice(*pair, self._dialect.raw) for pair in zip(runs, answers, strict=True)]
@@ -238,9 +238,13 @@ class _Endpoint:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                more: dict[bytes, str] = {}
                 if ignored := scope.get("plait.ignored"):
-                    more = (b"x-plait-ignored", ", ".join(ignored).encode())
-                    message = {**message, "headers": [*message.get("headers", ()), more]}
+                    more[b"x-plait-ignored"] = ", ".join(ignored)
+                if name := request_id(request) or scope.get("plait.run"):
+                    more[b"x-request-id"] = name
+                headers = [*message.get("headers", ()), *((key, value.encode()) for key, value in more.items())]
+                message = {**message, "headers": headers}
             await send(message)
 
         try:
@@ -251,6 +255,7 @@ class _Endpoint:
                     scope[PLACE] = place.enter_context(self._service.admission.request(user.load))
                     if self._starts_run:
                         self._service.check_places(user)
+                    self._service.join_trace(request)
                     if self._reads:
                         await place.enter_async_context(self._service.admission.reads.turn(user.load))
                 answer = await self._handler(request, user)  # pyright: ignore[reportArgumentType]
@@ -304,23 +309,17 @@ async def _metrics(request: Request, user: User) -> Response:
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _models(service: Service) -> Handler:
-    async def models(_: Request, user: User) -> Response:
-        return JSONResponse({"object": "list", "data": list(list_models(service, user).values())})
-
-    return models
+async def _models(request: Request, user: User) -> Response:
+    return JSONResponse({"object": "list", "data": list(list_models(request.app.state.service, user).values())})
 
 
-def _model(service: Service) -> Handler:
-    async def model(request: Request, user: User) -> Response:
-        name = request.path_params["name"]
-        card = list_models(service, user).get(name)
-        if card is None:
-            service.strategy(name, user)  # a planner's name with options is a model too
-            card = _model_card(name)
-        return JSONResponse(card)
-
-    return model
+async def _model(request: Request, user: User) -> Response:
+    service, name = request.app.state.service, request.path_params["name"]
+    card = list_models(service, user).get(name)
+    if card is None:
+        service.strategy(name, user)  # a planner's name with options is a model too
+        card = _model_card(name)
+    return JSONResponse(card)
 
 
 def list_models(service: Service, user: User) -> dict[str, dict[str, Any]]:

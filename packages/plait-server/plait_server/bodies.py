@@ -23,7 +23,7 @@ from plait.core.values import Frozen
 from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
-from .fields import find_row, fit_in_header, is_set
+from .fields import FORWARDED, find_row, fit_in_header, is_set
 from .structured_output import ClientObject, StructuredOutputFields
 
 __all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
@@ -142,12 +142,15 @@ class Body(StructuredOutputFields):
                     raise invalid(f"unknown parameter: {name[:80]!r}", name[:80], "unknown_parameter")
             elif row.support == "refused" or (strict and row.support == "ignored" and name in (self.model_extra or {})):
                 raise unsupported(name, f"`{name}` is not taken here: {row.note}")
+        if strict and self.client_tools.dropped:
+            kind = self.client_tools.dropped[0]
+            raise unsupported("tools", f"a tool of type {kind[:80]!r} is run by another server: leave it out")
 
-    @property
-    def upstream_fields(self) -> dict[str, Any]:
-        """Fields for the upstream, as they are."""
+    def upstream_fields(self, forwarded: Collection[str]) -> dict[str, Any]:
+        """Return the fields for the upstream, as they are; those of `FORWARDED` if they are also in `forwarded`."""
         rows = ((name, value, find_row(name, self.table.endpoint)) for name, value in self._given_fields())
-        return {name: value for name, value, row in rows if row is not None and row.support == "passed on"}
+        names = FORWARDED.intersection(forwarded)
+        return {name: value for name, value, row in rows if name in names or (row and row.support == "passed on")}
 
     @property
     def unused_fields(self) -> tuple[str, ...]:
@@ -155,19 +158,14 @@ class Body(StructuredOutputFields):
         rows = ((name, find_row(name, self.table.endpoint)) for name, _ in self._given_fields())
         unread = [name for name, row in rows if row is None or row.support == "ignored"]
         tools = self.client_tools
-        return fit_in_header([*unread, *(["tools.format"] if tools.tools and tools.has_unenforced_grammar else [])])
+        unread += ["tools.format"] if tools.has_unenforced_grammar else []
+        return fit_in_header([*unread, *(f"tools.{kind}" for kind in tools.dropped)])
 
     @property
     def client_tools(self) -> ClientTools:
         """The tools that it offers. Raises `ApiError`."""
         tools = getattr(self, "tools", None) if "tools" in type(self).model_fields else None
         return ClientTools.of(tools) if tools else ClientTools()
-
-    @property
-    def custom_tools(self) -> frozenset[str]:
-        """The names of the tools that take any text."""
-        tools = self.client_tools
-        return tools.custom if tools.tools else frozenset()
 
     @property
     def is_stored(self) -> bool:

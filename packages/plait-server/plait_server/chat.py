@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue
@@ -153,9 +154,8 @@ class ChatCompletions(ChunkDialect):
 
     def whole(self, choices: Sequence[ev.ServedChoice]) -> Record:
         """Return the answer of runs that have ended, a choice for each."""
-        custom = self.body.custom_tools
         made = [
-            _choice(place, {"message": _message(choice, custom)}, choice.answer, choice.tokens)
+            _choice(place, {"message": _message(choice, self._custom)}, choice.answer, choice.tokens)
             for place, choice in enumerate(choices)
         ]
         return self.complete(choices, made)
@@ -184,7 +184,7 @@ class ChatCompletions(ChunkDialect):
             case ev.PartDelta(ev.CallPart() as part, text) if not self._is_custom(part):
                 yield self._call(place, part, {"function": {"arguments": text}})
             case ev.PartEnded(ev.CallPart(call=call) as part) if self._is_custom(part):
-                yield self._call(place, part, to_chat_call(call, self.body.custom_tools))
+                yield self._call(place, part, to_chat_call(call, self._custom))
             case ev.QuestionAsked(question):
                 yield self._delta(place, {}, plait={"question": question.model_dump(mode="json")})
             case ev.ChoiceEnded(answer, tokens):
@@ -195,7 +195,11 @@ class ChatCompletions(ChunkDialect):
                 pass
 
     def _is_custom(self, part: ev.CallPart) -> bool:
-        return part.call.function.name in self.body.custom_tools
+        return part.call.function.name in self._custom
+
+    @cached_property
+    def _custom(self) -> frozenset[str]:
+        return self.body.client_tools.custom
 
     def _call(self, place: int, part: ev.CallPart, call: Record) -> Record:
         return self._delta(place, {"tool_calls": [{"index": part.number, **call}]})

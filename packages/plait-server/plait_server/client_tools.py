@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, JsonValue, ValidationError
 
@@ -24,8 +24,9 @@ __all__ = [
     "ClientTools",
     "CustomTool",
     "FunctionTool",
-    "ResponseTool",
     "ToolBody",
+    "find_tool",
+    "join_namespace",
     "parse_choice",
     "read_input",
     "to_arguments",
@@ -78,63 +79,89 @@ class CustomTool(ClientObject):
     format: InputFormat = InputFormat()
 
 
-class ToolBody(ClientObject):
-    """A tool of a chat body."""
+OfferedTool = FunctionTool | CustomTool
+_RUN_BY_CLIENTS = ("function", "custom", "namespace")
+"""Types of tools that clients run."""
 
-    type: str
+
+class ToolBody(ClientObject):
+    """A tool of a body. Chat completions have its fields under `function` or `custom`, responses beside the type."""
+
+    type: str = "function"
     function: FunctionTool | None = None
     custom: CustomTool | None = None
-
-    @property
-    def offered(self) -> FunctionTool | CustomTool | None:
-        """What is offered; `None` for a kind that is not taken."""
-        return {"function": self.function, "custom": self.custom}.get(self.type)
-
-
-class ResponseTool(ClientObject):
-    """A tool of a response's body."""
-
-    type: str
     name: str | None = Field(default=None, pattern=NAME)
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
     strict: bool | None = None
     format: InputFormat = InputFormat()
+    tools: Annotated[list[ToolBody] | None, Field(max_length=1000)] = None
+    """Those of a namespace."""
 
     @property
-    def offered(self) -> FunctionTool | CustomTool | None:
-        """What is offered; `None` for a kind that is not taken."""
-        if self.name is None or self.type not in ("function", "custom"):
-            return None
+    def offered(self) -> list[OfferedTool]:
+        """What is offered: nothing for a tool that another server runs, and each tool of a namespace."""
+        nested = {"function": self.function, "custom": self.custom}.get(self.type)
+        if nested is not None or self.name is None or self.type not in _RUN_BY_CLIENTS:
+            return [] if nested is None else [nested]
+        if self.type == "namespace":
+            inner = [tool for tool in self.tools or () if tool.type != "namespace" and tool.name is not None]
+            named = [tool.model_copy(update={"name": join_namespace(self.name, str(tool.name))}) for tool in inner]
+            return [offered for tool in named for offered in tool.offered]
         if self.type == "custom":
-            return CustomTool(name=self.name, description=self.description, format=self.format)
+            return [CustomTool(name=self.name, description=self.description, format=self.format)]
         fields = self.model_dump(include={"name", "description", "parameters", "strict"})
-        return FunctionTool.model_construct(**fields)
+        return [FunctionTool.model_construct(**fields)]
+
+
+def join_namespace(space: object, name: str) -> str:
+    """Return the name by which the model calls a tool of a namespace, the same as vLLM's.
+
+    >>> join_namespace("agents", "spawn"), join_namespace(None, "spawn")
+    ('agents__spawn', 'spawn')
+    """
+    return f"{space}__{name}" if isinstance(space, str) and space else name
+
+
+def find_tool(name: str, tools: Iterable[Mapping[str, Any]]) -> tuple[str, dict[str, str]]:
+    """Return the type of the tool of a response that a model calls by this name, and the fields that name it."""
+    for outer in tools:
+        space = outer["name"] if outer["type"] == "namespace" else ""
+        for tool in outer.get("tools") or () if space else [outer]:
+            if join_namespace(space, str(tool.get("name"))) == name:
+                return tool["type"], {"name": tool["name"], **({"namespace": space} if space else {})}
+    return "", {"name": name}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTools:
     """The tools of a body."""
 
-    tools: tuple[FunctionTool | CustomTool, ...] = ()
+    tools: tuple[OfferedTool, ...] = ()
+    dropped: tuple[str, ...] = ()
+    """Types of the tools that another server runs: the model does not get them."""
 
     @classmethod
-    def of(cls, tools: Iterable[ToolBody | ResponseTool] | None) -> ClientTools:
-        """Return the tools that a body offers. Raises `ApiError` for unsupported kinds, invalid grammars and duplicate
+    def of(cls, tools: Iterable[Any]) -> ClientTools:
+        """Return the tools that a body offers. Raises `ApiError` for nameless tools, invalid grammars and duplicate
         names."""
-        offered: list[FunctionTool | CustomTool] = []
-        for place, tool in enumerate(tools or ()):
-            if tool.offered is None:
-                raise unsupported(f"tools[{place}].type", "only tools of type `function` and `custom` are taken, each "
-                                  "with its name")  # fmt: skip
-            offered.append(tool.offered)
-            if isinstance(tool.offered, CustomTool):
-                _check_grammar(tool.offered, f"tools[{place}]")
+        offered: list[OfferedTool] = []
+        dropped: list[str] = []
+        for place, tool in enumerate(tools):
+            made: list[OfferedTool] = tool.offered
+            if not made and tool.type in _RUN_BY_CLIENTS:
+                raise unsupported(f"tools[{place}].type", f"a tool of type {tool.type!r} needs its name, and a "
+                                  "namespace its tools")  # fmt: skip
+            offered += made
+            dropped += [] if made else [tool.type]
+            for custom in made:
+                if isinstance(custom, CustomTool):
+                    _check_grammar(custom, f"tools[{place}]")
         names = [tool.name for tool in offered]
         if len(set(names)) < len(names) and any(isinstance(tool, CustomTool) for tool in offered):
             twice = next(name for name in names if names.count(name) > 1)
             raise invalid(f"two tools are called {twice!r}: give each a name of its own", "tools")
-        return cls(tuple(offered))
+        return cls(tuple(offered), tuple(dropped))
 
     @property
     def names(self) -> list[str]:
@@ -160,7 +187,7 @@ class ClientTools:
                 yield function.model_dump(include={"name", "description", "parameters", "strict"})
 
     def check(self, choice: str | dict[str, JsonValue] | None) -> None:
-        """Raise `ApiError` for a choice that names an unknown tool or is invalid."""
+        """Raise `ApiError` for a choice that names an unknown or a dropped tool, or is invalid."""
         if isinstance(choice, str) and choice not in ("none", "auto", "required"):
             raise invalid(f"tool_choice {choice[:80]!r} is not none, auto, required or a function", "tool_choice")
         if choice not in (None, "none", "auto") and not self.tools:
@@ -169,7 +196,7 @@ class ClientTools:
             return
         named, allowed = parse_choice(choice)
         for name in allowed if allowed is not None else [named]:
-            if choice.get("type") not in ("function", "custom", "allowed_tools") or name not in self.names:
+            if choice.get("type") not in ("function", "custom", "tool", "allowed_tools") or name not in self.names:
                 raise invalid(f"tool_choice names {name!r}, and the tools are {', '.join(self.names)}", "tool_choice")
 
 
@@ -247,4 +274,5 @@ def parse_choice(choice: str | Mapping[str, JsonValue] | None) -> tuple[str | No
 
 def _name(tool: Mapping[str, JsonValue]) -> str:
     inner = next((tool[kind] for kind in ("function", "custom") if isinstance(tool.get(kind), dict)), tool)
-    return str(cast("Mapping[str, JsonValue]", inner).get("name"))
+    named = cast("Mapping[str, JsonValue]", inner)
+    return join_namespace(named.get("namespace"), str(named.get("name")))

@@ -6,10 +6,11 @@ Fields of the client's own are left out. Parts that a model cannot read are refu
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .client_tools import to_arguments
+from .client_tools import join_namespace, to_arguments
 from .errors import ApiError, invalid, unsupported
 
 __all__ = ["read_blocks", "read_chat_messages", "read_frontend_message", "read_items"]
@@ -31,6 +32,10 @@ def _text(text: Any) -> Fields:
 
 def _image(url: Any) -> Fields:
     return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _call(call_id: str, name: str, arguments: str) -> Fields:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _refused(param: str, what: str, part: Any, known: str) -> ApiError:
@@ -61,7 +66,7 @@ def _chat_message(message: Fields, param: str) -> Fields:
     if isinstance(content := kept.get("content"), list):
         kept["content"] = _join([_chat_part(part, f"{param}.content[{number}]") for number, part in enumerate(content)])
     if isinstance(calls := kept.get("tool_calls"), list):
-        kept["tool_calls"] = [_chat_call(call) if isinstance(call, dict) else call for call in calls]
+        kept["tool_calls"] = [_chat_call(call) for call in calls]
     return kept
 
 
@@ -74,7 +79,9 @@ def _chat_part(part: Any, param: str) -> Any:
     return {name: part[name] for name in ("type", kind) if name in part} if isinstance(part, dict) else part
 
 
-def _chat_call(call: Fields) -> Fields:
+def _chat_call(call: Any) -> Any:
+    if not isinstance(call, dict):
+        return call
     kept = {name: call[name] for name in ("id", "type", "function") if name in call}
     custom = call.get("custom")
     if call.get("type") == "custom" and isinstance(custom, dict):
@@ -88,8 +95,15 @@ def _chat_call(call: Fields) -> Fields:
 # -- responses ---------------------------------------------------------------------------------------------------------
 
 
+_OTHER_ITEMS = re.compile(
+    "reasoning|mcp_(call|list_tools|approval_re(quest|sponse))|tool_search_(call|output)"
+    "|(web_search|file_search|code_interpreter|image_generation)_call"
+)
+"""Types of items that are left out: reasoning, and the tools that another server ran."""
+
+
 def read_items(given: str | Sequence[Fields]) -> list[Fields]:
-    """Return the messages of the items of an input or output. Reasoning is left out. Raises `ApiError`."""
+    """Return the messages of the items of an input or output. Raises `ApiError`."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}] if given else []
     messages: list[Fields] = []
@@ -104,19 +118,15 @@ def read_items(given: str | Sequence[Fields]) -> list[Fields]:
         elif kind in ("function_call", "custom_tool_call"):
             custom = kind == "custom_tool_call"
             arguments = to_arguments(_field(item, "input", param)) if custom else _field(item, "arguments", param)
-            call = {
-                "id": _field(item, "call_id", param),
-                "type": "function",
-                "function": {"name": _field(item, "name", param), "arguments": arguments},
-            }
+            name = join_namespace(item.get("namespace"), _field(item, "name", param))
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
-            messages[-1].setdefault("tool_calls", []).append(call)
+            messages[-1].setdefault("tool_calls", []).append(_call(_field(item, "call_id", param), name, arguments))
         elif kind in ("function_call_output", "custom_tool_call_output"):
             output = item.get("output", "")
             content = output if isinstance(output, str) else _item_content(output, f"{param}.output")
             messages.append({"role": "tool", "tool_call_id": _field(item, "call_id", param), "content": content})
-        elif kind != "reasoning":
+        elif not _OTHER_ITEMS.fullmatch(str(kind)):
             raise unsupported(f"{param}.type", f"items of type {kind!r:.80} are not taken here")
     return messages
 
@@ -226,9 +236,11 @@ def _assistant_message(blocks: list[Fields], param: str) -> Fields:
             case "text":
                 texts.append(_field(block, "text", where))
             case "tool_use":
-                function = {"name": _field(block, "name", where), "arguments": json.dumps(block.get("input") or {})}
-                calls.append({"id": _field(block, "id", where), "type": "function", "function": function})
-            case "thinking" | "redacted_thinking":
+                arguments = json.dumps(block.get("input") or {})
+                calls.append(_call(_field(block, "id", where), _field(block, "name", where), arguments))
+            case "thinking" | "redacted_thinking" | "server_tool_use":
+                pass
+            case str() as kind if kind.endswith("_tool_result"):  # of a tool that another server ran
                 pass
             case _:
                 raise _refused(where, "blocks", block, "text or tool_use")
@@ -244,12 +256,7 @@ def read_frontend_message(message: Mapping[str, Any], param: str) -> Fields:
     if isinstance(content := kept.get("content"), list):
         kept["content"] = [_frontend_part(part, f"{param}.content[{number}]") for number, part in enumerate(content)]
     if calls := message.get("toolCalls"):
-        kept["tool_calls"] = [
-            {name: call[name] for name in ("id", "type", "function") if name in call}
-            if isinstance(call, dict)
-            else call
-            for call in (calls if isinstance(calls, list) else [calls])
-        ]
+        kept["tool_calls"] = [_chat_call(call) for call in (calls if isinstance(calls, list) else [calls])]
     if kept.get("role") == "tool":
         kept["tool_call_id"] = message.get("toolCallId")
         if error := message.get("error"):

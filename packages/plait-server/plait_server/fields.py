@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from plait.core.request import Request
 from plait.core.rights import Rights
 
-__all__ = ["LEDGER", "Row", "Support", "apply_rights", "find_row", "fit_in_header", "is_set"]
+__all__ = ["FORWARDED", "LEDGER", "Row", "Support", "apply_rights", "find_row", "fit_in_header", "is_set"]
 
 Support = Literal["honoured", "passed on", "ignored", "refused"]
 
@@ -84,11 +84,12 @@ _TABLE: Mapping[Support, Mapping[str, str]] = {
         "nvext": "merged with the hints that plait sends (NVIDIA Dynamo)",
     },
     "ignored": {
-        "user safety_identifier": "the API key identifies the caller",
+        "user safety_identifier": "the API key identifies the caller; passed on if `extra_body` in `[serve]` names it",
         "service_tier speed": "the server has one service level",
         "moderation": "the server does not moderate",
         "prediction": "it only changes the speed",
-        "prompt_cache_key prompt_cache_options cache_control": "steps go where their prefix is cached",
+        "prompt_cache_key": "steps go where their prefix is cached; passed on if `extra_body` in `[serve]` names it",
+        "prompt_cache_options cache_control": "steps go where their prefix is cached",
         "prompt_cache_retention": "the engine decides",
         "store": "only chat completions and responses are kept",
         "inference_geo": "the server has no regions",
@@ -154,6 +155,8 @@ _NEUTRAL: Mapping[str, JsonValue] = {
     "skip_special_tokens": True,
 }
 """Values that have no effect, because they are the defaults."""
+FORWARDED = frozenset(("user", "safety_identifier", "prompt_cache_key"))
+"""Ignored fields that go to the upstream if the setting `extra_body` names them: gateways account and route by them."""
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 MAX_NAMES = 20
 

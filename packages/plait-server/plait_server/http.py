@@ -32,6 +32,7 @@ __all__ = [
     "json_only",
     "read",
     "refuse_body",
+    "request_id",
     "same_page",
     "sse",
     "unless_disconnected",
@@ -47,8 +48,15 @@ _DISCARDED, _LINGER = 4, 2.0
 """How many times the longest body, and for how many seconds, is read of one that is refused."""
 _READ = "plait.read"
 """In the scope of a request: whether its body was read, or refused."""
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _COUNTED = 64 << 10
 """Bytes whose values are counted at a time."""
+
+
+def request_id(request: Request) -> str:
+    """Return the id that the client gave its request in `x-request-id`; empty if it gave none that a log can hold."""
+    given = request.headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else ""
 
 
 class HostGuard:
@@ -237,30 +245,49 @@ def sse(data: Any, event: str = "") -> bytes:
     return f"{head}data: {text}\n\n".encode("utf-8", "replace")
 
 
+PING_S = 15.0
+"""Silence in seconds after which a stream sends a comment: proxies close connections that are silent for a minute."""
+
+
 class EventStream:
-    """An answer of server-sent events, as they come. When the client goes away, `give_up` is called and nothing more
-    is sent."""
+    """An answer of server-sent events, as they come, with comments in silences. When the client goes away, `give_up` is
+    called and nothing more is sent."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], give_up: Callable[[], object]) -> None:
         self._events, self._give_up = events, give_up
+        self._sent_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events."""
-        watch = asyncio.ensure_future(self._watch(receive))
+        loop = asyncio.get_running_loop()
+        self._sent_at = loop.time()
+        watch, ping = (asyncio.ensure_future(task) for task in (self._watch(receive), self._ping(send)))
         whole = False
         try:
             await send(_START)
             async for event in self._events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
+                self._sent_at = loop.time()
+            ping.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             whole = True
         except OSError:  # the connection has broken
             pass
         finally:
             watch.cancel()
+            ping.cancel()
             if not whole:
                 self._give_up()
             await self._events.aclose()
+
+    async def _ping(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # the connection has broken
+            while True:
+                await asyncio.sleep(self._sent_at + PING_S - loop.time())
+                if loop.time() >= self._sent_at + PING_S:
+                    self._sent_at = loop.time()
+                    await send({"type": "http.response.body", "body": b": ping\n\n", "more_body": True})
 
     async def _watch(self, receive: Receive) -> None:
         await wait_for_disconnect(receive)

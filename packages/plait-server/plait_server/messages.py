@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,14 +9,15 @@ from pydantic import Field, JsonValue
 
 from plait.core.chat import MessageToolCall
 from plait.core.request import Request
+from plait.core.tools.calls import loads
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
 from .bodies import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS, BodyTable, ServedStrategy, body_with, read_path
-from .client_tools import NAME, ClientTools, FunctionTool
+from .client_tools import NAME, FunctionTool, parse_choice
 from .conversations import read_blocks
 from .dialect import ApiDialect, Record, describe_answer, describe_step
-from .errors import ApiError, invalid, unsupported
+from .errors import ApiError, invalid
 from .structured_output import ClientObject
 from .tenants import ServedRun
 
@@ -40,6 +40,36 @@ class ClientTool(ClientObject):
     name: str = Field(pattern=NAME)
     description: str | None = None
     input_schema: dict[str, JsonValue] | None = None
+
+    @property
+    def offered(self) -> list[FunctionTool]:
+        """What is offered: nothing for a tool that Anthropic's server runs. Anthropic's models know the arguments of
+        the tools that a client runs by their type."""
+        schema, about = self.input_schema, self.description
+        if self.type not in (None, "custom"):
+            known = _TYPED_TOOLS.get(str(self.type).rpartition("_")[0])
+            if known is None:
+                return []
+            about, names = known
+            arguments: JsonValue = {name: _ARGUMENTS.get(name, {"type": "string"}) for name in names.split()}
+            schema = {"type": "object", "properties": arguments}
+        return [FunctionTool(name=self.name, description=about, parameters=schema)]
+
+
+_EDITS = "command path file_text old_str new_str insert_line insert_text view_range"
+_TYPED_TOOLS = {
+    "bash": ("Run a command in a shell that keeps its state.", "command restart"),
+    "text_editor": ("View, create and edit files: `command` is view, create, str_replace or insert.", _EDITS),
+    "memory": ("Read and write files in /memories: `command` is view, create, str_replace, insert, delete or rename.",
+               f"{_EDITS} old_path new_path"),
+}  # fmt: skip
+"""Description and arguments of the tools that Anthropic names by a type and a date, and that a client runs."""
+_ARGUMENTS: dict[str, JsonValue] = {
+    "restart": {"type": "boolean"},
+    "insert_line": {"type": "integer"},
+    "view_range": {"type": "array", "items": {"type": "integer"}},
+}
+"""Arguments of these tools that are not texts."""
 
 
 class ThinkingConfig(ClientObject):
@@ -85,29 +115,11 @@ class CountBody(
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        for place, tool in enumerate(self.tools or ()):
-            if tool.type not in (None, "custom"):
-                raise unsupported(f"tools[{place}].type", f"the tool {tool.type!r} is not run here: describe it as one "
-                                  "of your own, with `input_schema`")  # fmt: skip
-        names = [tool.name for tool in self.tools or ()]
         choice = self.tool_choice or {"type": "auto"}
-        if not isinstance(choice, dict) or choice.get("type") not in ("auto", "any", "tool", "none"):
+        kind = choice.get("type") if isinstance(choice, dict) else None
+        if kind not in ("auto", "any", "tool", "none"):
             raise invalid("tool_choice must be auto, any, tool or none", "tool_choice")
-        if choice["type"] == "tool" and choice.get("name") not in names:
-            raise invalid(f"tool_choice names {choice.get('name')!r}, and the tools are {', '.join(names)}",
-                          "tool_choice")  # fmt: skip
-        if choice["type"] == "any" and not names:
-            raise invalid("`tool_choice` goes with `tools`", "tool_choice")
-
-    @property
-    def client_tools(self) -> ClientTools:
-        """The tools that it offers."""
-        return ClientTools(
-            tuple(
-                FunctionTool(name=tool.name, description=tool.description, parameters=tool.input_schema)
-                for tool in self.tools or ()
-            )
-        )
+        self.client_tools.check(choice if kind == "tool" else parse_choice(choice)[0])
 
     def read_sampling(self) -> dict[str, object]:
         """Return the sampling fields of a request."""
@@ -221,11 +233,8 @@ def _block(part: ev.AnswerPart, begins: bool = False) -> Record:
 
 def _read_arguments(call: MessageToolCall) -> Record:
     """Return the arguments of a call as an object. Text of the model that is not an object is kept as `arguments`."""
-    try:
-        arguments = json.loads(call.function.arguments)
-    except ValueError:
-        arguments = call.function.arguments
-    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    arguments = loads(call.function.arguments)
+    return arguments if isinstance(arguments, dict) else {"arguments": call.function.arguments}
 
 
 def _message(run: ServedRun) -> Record:

@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, PrivateAttr
 from plait.core.request import Request
 
 from .bodies import MAX_MESSAGES, MAX_TOOLS, BodyTable, ServedStrategy, body_with
-from .client_tools import ResponseTool
+from .client_tools import ToolBody
 from .errors import ApiError, invalid
 from .structured_output import ClientObject
 
@@ -52,7 +52,7 @@ class ResponseBody(
     previous_response_id: str | None = None
     store: bool | None = None
     text: TextConfig | None = None
-    tools: Annotated[list[ResponseTool] | None, Field(max_length=MAX_TOOLS)] = None
+    tools: Annotated[list[ToolBody] | None, Field(max_length=MAX_TOOLS)] = None
     include: list[str] | None = None
     stream_options: JsonValue = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)

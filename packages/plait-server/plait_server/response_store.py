@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -87,7 +87,7 @@ class StoredResponse:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def follow(self, first: int = 0) -> AsyncIterator[bytes]:
+    async def follow(self, first: int = 0) -> AsyncGenerator[bytes, None]:
         """Yield the events from one on, as they come, until the response is over."""
         events = self.events  # which are dropped when the response is over, but not here
         while True:
@@ -152,6 +152,9 @@ class ResponseStore:
 
     def __len__(self) -> int:
         return len(self._responses)
+
+    def __contains__(self, stored: StoredResponse) -> bool:
+        return stored.id in self._responses
 
     def close(self) -> None:
         """Wait until everything is written."""
@@ -267,7 +270,7 @@ class ResponseStore:
         """Return the events of a response of another process, from one on."""
         return [] if self._documents is None else await self._run(self._documents.pieces, stored.id, first)
 
-    async def follow(self, stored: StoredResponse, first: int) -> AsyncIterator[bytes]:
+    async def follow(self, stored: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
         """Yield the events of a response that is not in memory, from one on."""
         while True:
             now = await self.load(stored.id, stored.user)

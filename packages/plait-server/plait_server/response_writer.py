@@ -11,7 +11,7 @@ from plait.core.result import Usage
 from plait.runtime.client.answer import Answer
 
 from . import stream_events as ev
-from .client_tools import read_input
+from .client_tools import find_tool, read_input
 from .dialect import Record, StreamWriter, describe_answer, describe_step
 
 __all__ = ["ResponseWriter"]
@@ -88,9 +88,9 @@ class ResponseWriter(StreamWriter):
                 item["input"] = text = read_input(call)
                 yield self._event("custom_tool_call_input.delta", **at, delta=text)
                 yield self._event("custom_tool_call_input.done", **at, input=text)
-            case ev.CallPart(call=call):
+            case ev.CallPart():
                 text = part.text
-                yield self._event("function_call_arguments.done", **at, name=call.function.name, arguments=text)
+                yield self._event("function_call_arguments.done", **at, name=item["name"], arguments=text)
                 item.update(arguments=text, status="completed")
             case _:
                 item["status"] = "completed"
@@ -108,7 +108,7 @@ class ResponseWriter(StreamWriter):
                 name = f"msg_{name.removeprefix('resp_')}" + (f"_{part.index}" if part.follows else "")
                 return {"type": "message", "id": name, "status": "in_progress", "role": "assistant", "content": []}
             case ev.CallPart(call=call):
-                head = {"call_id": call.id, "name": call.function.name}
+                head = {"call_id": call.id, **find_tool(call.function.name, self.response.get("tools") or ())[1]}
                 if self._is_custom(call):
                     return {"type": "custom_tool_call", "id": f"ctc_{name}_{call.id}", **head, "input": ""}
                 head["arguments"] = ""
@@ -126,8 +126,7 @@ class ResponseWriter(StreamWriter):
         return at if isinstance(part, ev.CallPart) else {**at, "content_index": 0}
 
     def _is_custom(self, call: MessageToolCall) -> bool:
-        tools = self.response.get("tools") or ()
-        return any(tool["type"] == "custom" and tool["name"] == call.function.name for tool in tools)
+        return find_tool(call.function.name, self.response.get("tools") or ())[0] == "custom"
 
     def _summarize(self, answer: Answer) -> None:
         plait = describe_answer(answer)

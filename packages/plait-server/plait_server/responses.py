@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
@@ -62,11 +62,11 @@ class ResponsesApi:
         if is_stored:
             await self._store.add(stored)
         if not is_followed:
-            return await self._whole(request, stored, live, is_stored)
+            return await self._whole(request, stored, live)
         self._follow_run(stored, live)
         if body.stream:
             return EventStream(
-                _follow(stored, 0), lambda: None if stored.background else live.handle.cancel(cause="client-gone")
+                stored.follow(), lambda: None if stored.background else live.handle.cancel(cause="client-gone")
             )
         return JSONResponse(stored.response)
 
@@ -90,7 +90,7 @@ class ResponsesApi:
             raise invalid("only a response in the background can be followed again", "stream")
         first = max(0, int(after) + 1)
         here = stored.events or stored.live is not None
-        return EventStream(_follow(stored, first) if here else self._follow_remote(stored, first), lambda: None)
+        return EventStream(stored.follow(first) if here else self._store.follow(stored, first), lambda: None)
 
     async def items(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/responses/ID/input_items`."""
@@ -142,10 +142,6 @@ class ResponsesApi:
         self._complete(stored)
         return stored
 
-    async def _follow_remote(self, stored: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
-        async for event in self._store.follow(stored, first):
-            yield event
-
     async def continue_run(self, live: ServedRun) -> None:
         """Continue the response of a run that was taken over from another process, if it has one. Its events begin
         again."""
@@ -182,7 +178,7 @@ class ResponsesApi:
                           "previous_response_id")  # fmt: skip
         return [*before.conversation, *read_items(before.response["output"]), *new], items
 
-    async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun, is_stored: bool) -> Response:
+    async def _whole(self, request: Request, stored: StoredResponse, live: ServedRun) -> Response:
         handle = live.handle
         try:
             answer = await unless_disconnected(
@@ -194,7 +190,7 @@ class ResponsesApi:
             if (error := _fill_response(stored, answer)) is not None:
                 raise error
             stored.over = True
-            if is_stored:
+            if stored in self._store:
                 await self._store.write(stored)
             return await asyncio.to_thread(JSONResponse, stored.response)
         finally:
@@ -204,6 +200,10 @@ class ResponsesApi:
         """Follow a run to its end, also if others follow it."""
         try:
             async for event in write_stream(ResponseWriter(stored.response), stream_choices([live])):
+                # Before the last event is sent: a server that is killed then must not lose what it has confirmed.
+                if stored.response["status"] not in ("queued", "in_progress") and stored in self._store:
+                    with contextlib.suppress(ApiError):  # the client gets its answer also if it cannot be stored
+                        await self._store.write(stored)
                 stored.add(event)
         except Exception as error:  # the driver broke down
             stored.response.update(status="failed", error={"code": "server_error", "message": str(error)})
@@ -230,13 +230,8 @@ def _fill_response(stored: StoredResponse, answer: Answer) -> ApiError | None:
     return None
 
 
-async def _follow(stored: StoredResponse, first: int) -> AsyncGenerator[bytes, None]:
-    async for event in stored.follow(first):
-        yield event
-
-
 def _echo_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    return tool if tool["type"] == "custom" else {"strict": None, **tool}
+    return {"strict": None, **tool} if tool["type"] == "function" else tool
 
 
 def _new_response(live: ServedRun, body: ResponseBody) -> dict[str, Any]:

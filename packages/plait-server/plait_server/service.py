@@ -31,6 +31,7 @@ from plait.runtime.journal import store
 from plait.runtime.journal.directory import find, place
 from plait.runtime.journal.location import Database
 from plait.runtime.journal.store_membership import Counters
+from plait.runtime.telemetry import wanted
 
 from . import outside
 from .admission import RequestAdmission
@@ -39,7 +40,7 @@ from .documents import Documents
 from .errors import ApiError, invalid, unavailable
 from .fields import apply_rights
 from .health import ServerHealth
-from .http import HostGuard, apart
+from .http import HostGuard, apart, request_id
 from .listing import EndedRuns
 from .metrics import Metrics
 from .response_store import ResponseStore
@@ -143,10 +144,18 @@ class Service:
         run = request.scope.get("plait.run", "")
         who = user.name if user is not None else ""
         fields = {"tenant": who, "endpoint": endpoint, "run": run, "status": status, "seconds": round(seconds, 4)}
+        fields |= {"request": name} if (name := request_id(request)) else {}
         log.info("%s %s", request.method, request.url.path, extra=fields)
         if endpoint not in _NOT_AUDITED:
             client = request.client.host if request.client is not None else ""
             self.audit.write(**fields, method=request.method, path=request.url.path[:200], client=client)
+
+    def join_trace(self, request: HttpRequest) -> None:
+        """Make the caller's span, if its request names one, the parent of the spans of its runs."""
+        if "traceparent" in request.headers and wanted(self.orchestrator.config.telemetry):
+            from opentelemetry import context, propagate
+
+            context.attach(propagate.extract(dict(request.headers)))  # each request is a task of its own
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -247,7 +256,8 @@ class Service:
         self.check_places(user)  # others may have taken them meanwhile
         self.health.check_salt(user.salt)
         takes = (getattr(worker, "extra_body", None) for worker in self.workers if "think" in offer(worker).serves)
-        request, unused = apply_rights(request, body.upstream_fields, user.rights(request.model), takes)
+        passed = body.upstream_fields(self.settings.extra_body)
+        request, unused = apply_rights(request, passed, user.rights(request.model), takes)
         request = await apart(body.is_long, self.apply_limits, request, body.plait.plan, user)
         if fairness_group and not request.fairness_group:  # after the check, which refuses a group from outside
             request = request.model_copy(update={"fairness_group": fairness_group})
@@ -259,7 +269,8 @@ class Service:
                 handle = await self.orchestrator.submit(request, plan=body.plait.plan, watch=watch, live=live)
                 reserved.handle = handle
         run = ServedRun(handle, user, body.model, body.plait.steps)
-        run.unread, run.thoughts = (*body.unused_fields, *unused), body.include_reasoning
+        run.unread = (*(name for name in body.unused_fields if name not in passed), *unused)
+        run.thoughts = body.include_reasoning
         if body.bytes_held is not None:
             body.bytes_held.hold()
             run.body = body.bytes_held

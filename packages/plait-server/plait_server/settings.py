@@ -151,7 +151,8 @@ class OfferSettings(Frozen):
     """Planners that requests may name. `fixed`, which reads a file, is not among them by default."""
     extra_body: tuple[str, ...] = ("bad_words", "ignore_eos", "min_tokens")
     """Fields of requests to an upstream that plans and prompts of tenants may set by themselves (`extra_body`). Without
-    tenants: any, but those that the server sets."""
+    tenants: any, but those that the server sets. `user`, `safety_identifier` and `prompt_cache_key` are passed on if
+    they are named here."""
     strict: bool = False
     """Whether a body with a field that would be ignored, and that OpenAI does not have, is refused. By default the
     answer's header `x-plait-ignored` names it."""

@@ -7,6 +7,7 @@ the calls of the client's functions. Each part begins, grows and ends; then the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, field
 from json import JSONDecoder
@@ -36,14 +37,6 @@ _WITHOUT_STEPS = ("text", "ask", "answer")
 _TYPED_STARTS = ("{", "<think>")
 """Beginnings of a text that is read by a schema and streamed."""
 _HEAD_CHARS = 64
-_RESTARTED = {
-    False: (503, "answer_begun_anew", "the worker was lost while it answered, and its retry gave another text: send "
-                                      "the request again"),
-    True: (500, "answer_repaired", "the text that was streamed did not fit its schema, and its repair is another text: "
-                                   "send the request again without `stream`"),
-}  # fmt: skip
-"""Status, code and message of an answer that is another text than the one that was streamed; by whether it has a
-schema."""
 
 
 @dataclass(slots=True)
@@ -179,7 +172,7 @@ class ChoiceBuilder:
     """The beginning of a text that is not streamed yet."""
     _reasoning: str = ""
     """Its reasoning so far, if the server sends it apart."""
-    _splitter: TextSplitter = field(default_factory=TextSplitter)
+    _splitter: TextSplitter | None = None
     _is_turn: bool = False
     """The text is a turn's of an agent, which calls functions of the server."""
     _parts: int = 0
@@ -192,7 +185,7 @@ class ChoiceBuilder:
     def begin_turn(self) -> Iterator[ChoiceEvent]:
         """Begin the next turn of an agent."""
         yield from self._close_part()
-        self.received, self._reasoning, self._splitter = [], "", TextSplitter()
+        self.received, self._reasoning, self._splitter = [], "", None
         self._is_turn, self.raw = True, False
 
     def add_text(self, text: str, reasoning: str = "") -> Iterator[ChoiceEvent]:
@@ -207,6 +200,7 @@ class ChoiceBuilder:
             self._head = text[:_HEAD_CHARS]  # JSON within other text comes at the end, when its place is known
             return
         self.received.append(text)
+        self._splitter = self._splitter or TextSplitter()
         yield from self._grow([("text", text)] if self.raw else self._splitter.feed(text))
 
     def add_step(self, step: StepRecord) -> Iterator[ChoiceEvent]:
@@ -227,17 +221,16 @@ class ChoiceBuilder:
 
     def end(self, answer: Answer) -> Iterator[ChoiceEvent]:
         """Yield the events that are still missing, with the end of the choice."""
-        turn, restarted = answer.message, self._is_other(answer)
-        if restarted and self._is_turn:
+        turn, mismatch = answer.message, self._mismatch(answer)
+        if mismatch is not None and self._is_turn:
             yield from self.begin_turn()
-            restarted = False
-        if not restarted:
+            mismatch = None
+        if mismatch is None:
             yield from self._grow(self._rest(answer))
         try:
             check_answer(answer, self.must_call)
-            if restarted:
-                status, code, message = _RESTARTED[self.typed]
-                raise ApiError(status, message, code=code, retry=True)
+            if mismatch is not None:
+                raise mismatch
             tokens = describe_tokens(answer) if self.logprobs else None
         except ApiError as error:
             yield ChoiceFailed(answer, error)
@@ -260,21 +253,26 @@ class ChoiceBuilder:
                 yield from (PartBegan(part), PartEnded(part))
         yield from self.end(answer)
 
-    def _is_other(self, answer: Answer) -> bool:
-        """Return whether an answer is another text than the one that was streamed."""
+    def _mismatch(self, answer: Answer) -> ApiError | None:
+        """Return the error of an answer that is another text than the one that was streamed."""
         if answer.written.startswith("".join(self.received)) or not (answer.written or not answer.at_length):
-            return False
-        try:  # a model may write on behind its JSON
-            return not self.typed or JSONDecoder().raw_decode(self._splitter.sent.lstrip())[0] != answer.value
-        except ValueError:
-            return True
+            return None
+        if not self.typed:
+            return ApiError(503, "the worker was lost while it answered, and its retry gave another text: send the "
+                            "request again", code="answer_begun_anew", retry=True)  # fmt: skip
+        sent = "" if self._splitter is None else self._splitter.sent.lstrip()
+        with contextlib.suppress(ValueError):  # a model may write on behind its JSON
+            if JSONDecoder().raw_decode(sent)[0] == answer.value:
+                return None
+        return ApiError(500, "the streamed text did not fit its schema, and its repair is another text: send the "
+                        "request again without `stream`", code="answer_repaired", retry=True)  # fmt: skip
 
     def _rest(self, answer: Answer) -> list[Piece]:
         """Return the pieces of text and reasoning that have not been streamed."""
         written, turn, received = answer.written, answer.message, "".join(self.received)
         if self.raw:
             return [("text", written[len(received) :])]
-        if received:
+        if self._splitter is not None:
             pieces = self._splitter.close(written[len(received) :], turn.text)
             if isinstance(self._open, CallPart):  # the limit of tokens has cut it
                 pieces = [(kind, text.partition(OPEN)[0]) for kind, text in pieces]
@@ -360,7 +358,6 @@ class RunReader:
     def __init__(self, run: ServedRun, raw: bool, skipped: set[str]) -> None:
         self._build, self._steps, self._skipped = _builder(run, raw), run.steps, skipped
         self._output = f"{run.handle.run}:{run.handle.plan.output}"
-        self._has_turns = run.handle.request.output is None
         self._attempt = 0
 
     def read(self, event: RunEvent) -> Iterator[ChoiceEvent]:
@@ -383,7 +380,7 @@ class RunReader:
                 pass
 
     def _add_text(self, event: TextDelta) -> Iterator[ChoiceEvent]:
-        is_turn = self._has_turns and event.step != self._output
+        is_turn = not self._build.typed and event.step != self._output
         if event.attempt != self._attempt and (is_turn or not self._build.received):
             self._attempt = event.attempt
             yield from self._build.begin_turn() if is_turn else ()
@@ -412,28 +409,21 @@ async def stream_choices(
         async for event in stream_choice(runs[0], raw, follow):
             yield 0, event
         return
-    waiting: asyncio.Queue[tuple[int, ChoiceEvent] | None] = asyncio.Queue(len(runs))  # runs keep the client's pace
-
-    async def put(place: int, run: ServedRun) -> None:
-        async for event in stream_choice(run, raw, follow):
-            await waiting.put((place, event))
-
-    async def follow_all() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for place, run in enumerate(runs):
-                    group.create_task(put(place, run))
-        finally:
-            await waiting.put(None)
-
-    following = asyncio.ensure_future(follow_all())
+    streams = [stream_choice(run, raw, follow) for run in runs]
+    waiting = {asyncio.ensure_future(anext(stream)): place for place, stream in enumerate(streams)}
     try:
-        while (item := await waiting.get()) is not None:
-            yield item
-        await following  # raises what broke down
+        while waiting:  # runs keep the client's pace
+            for arrived in (await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED))[0]:
+                place = waiting.pop(arrived)
+                with contextlib.suppress(StopAsyncIteration):
+                    yield place, arrived.result()
+                    waiting[asyncio.ensure_future(anext(streams[place]))] = place
     finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        for awaited in waiting:
+            awaited.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        for stream in streams:
+            await stream.aclose()
 
 
 def read_choice(run: ServedRun, answer: Answer, raw: bool = False) -> ServedChoice:

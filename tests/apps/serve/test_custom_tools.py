@@ -139,7 +139,8 @@ async def test_a_tool_that_has_to_be_called_may_be_custom(serve: Any) -> None:
     ("fields", "param"),
     [
         ({"tools": [{"type": "custom"}]}, "tools[0].type"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tools": [{"type": "custom", "custom": {**PATCH, "format": {"type": "grammar"}}}]}, "tools[0].format"),
         ({"tools": [{"type": "custom", "custom": {**PATCH, "format": {
             "type": "grammar", "grammar": {"syntax": "regex", "definition": "("}}}}]}, "tools[0].format"),

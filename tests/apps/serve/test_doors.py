@@ -189,7 +189,14 @@ async def test_branches_are_blocks_of_thoughts(serve: Any, claude: Any) -> None:
         ({"messages": [{"role": "king", "content": "x"}]}, 400, "invalid_request_error"),
         ({"messages": [{"role": "user", "content": [{"type": "search_result"}]}]}, 400, "invalid_request_error"),
         ({"max_tokens": None}, 400, "invalid_request_error"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, 400, "invalid_request_error"),
+        (
+            {
+                "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+                "tool_choice": {"type": "tool", "name": "web_search"},
+            },
+            400,
+            "invalid_request_error",
+        ),
         ({"tool_choice": {"type": "tool", "name": "f"}}, 400, "invalid_request_error"),
         ({"mcp_servers": [{"type": "url"}]}, 400, "invalid_request_error"),
         ({"model": "plait/nobody"}, 400, "invalid_request_error"),

@@ -65,7 +65,7 @@ async def told(chats: Any, stream: bool) -> None:
         pass
 
 
-@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "responses, streamed"])
 async def test_what_was_confirmed_is_on_the_disk(
     serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
@@ -79,13 +79,16 @@ async def test_what_was_confirmed_is_on_the_disk(
     monkeypatch.setattr(Documents, "put", put_late)
     where = tmp_path / "runs.db"
     async with serve("one two", journal=str(where)) as served, httpx.AsyncClient(timeout=30) as http:
-        body = {"model": "q", "store": True, "messages" if "chat" in path else "input": ASK}
+        path, stream, _ = path.partition(", streamed")
+        body = {"model": "q", "store": True, "messages" if "chat" in path else "input": ASK, "stream": bool(stream)}
         said = await http.post(f"{served.base}/{path}", json=body)
         assert said.status_code == 200
-        there = Documents(where, "completion" if "chat" in path else "response").get(said.json()["id"])
+        name = json.loads(said.text.rpartition("data: ")[2])["response"]["id"] if stream else said.json()["id"]
+        there = Documents(where, "completion" if "chat" in path else "response").get(name)
         assert there is not None and b"one two" in there[2]
         monkeypatch.setattr(Documents, "put", lambda *_: (_ for _ in ()).throw(ConfigError("the disk is full")))
-        assert (await http.post(f"{served.base}/{path}", json=body)).status_code == 503
+        failed = await http.post(f"{served.base}/{path}", json=body)
+        assert "response.completed" in failed.text if stream else failed.status_code == 503
 
 
 async def test_what_failed_is_not_kept(serve: Any) -> None:

@@ -34,9 +34,11 @@ def test_defaults() -> None:
     assert Path(config.model).is_absolute()
 
 
-def test_several_engines_are_placed_by_affinity_unless_told_otherwise() -> None:
-    assert Config().standing_policies == ()
-    assert [each.name for each in Config(engines=2).standing_policies] == ["affinity"]
+def test_own_engines_admit_programs_and_several_are_placed_by_affinity_by_default() -> None:
+    assert [each.name for each in Config().standing_policies] == ["working-set"]
+    assert [each.name for each in Config(engines=2).standing_policies] == ["affinity", "working-set"]
+    assert [each.name for each in Config(engines=2).policies_with(2)] == ["affinity"]
+    assert Config(worker="http", base_url="http://a/v1").standing_policies == ()
     assert Config(engines=2, policies=()).standing_policies == ()
     assert [each.name for each in Config(engines=2, policies=("waves",)).standing_policies] == ["waves"]
 

@@ -447,3 +447,16 @@ async def test_of_two_tools_that_differ_by_a_dot_the_one_that_was_meant_is_calle
         async with AsyncOrchestrator(workers=[worker], tools=tools, journal="off") as plait:
             answer = await plait.run("What?", planner="react")
     assert (answer.answer, made) == ("4", [called]), answer.failure
+
+
+@pytest.mark.parametrize("takes", [0, 3])
+async def test_an_agents_tools_are_described_once(takes: int) -> None:
+    """As functions, and in words where the server takes none."""
+    server = ToolServer(ids=False, calls=SHAPES["OpenAI"], takes=takes)
+    async with serving(server) as (_, worker), AsyncOrchestrator(workers=[worker], tools=[search, fetch]) as plait:
+        answer = await plait.run("look", planner="react:rounds=2")
+    assert answer.status == "done"
+    taken = next(body for body in server.asked() if ("tools" in body) == (takes == 0))
+    system = taken["messages"][0]["content"]
+    assert "side by side" in system
+    assert ('"parameters"' in system, "<tool_call>" in system) == (takes > 0, takes > 0)

@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 from plait.core import ModelCall, Progress
 from plait.core.errors import EngineError, WorkerError
 from plait.core.events import Job
-from plait.core.result import Failure, Result
+from plait.core.result import Failure
 from plait.workers._shared.batch_streams import TokenBatch
 from plait.workers.ray import RayWorker, token_pipe
 from plait.workers.ray.token_pipe import HEAD, ActorJob, IdsIn, IdsOut, TokenBuffer
@@ -156,17 +156,6 @@ def test_ids_are_reported_in_pieces_of_a_fixed_size_and_seldom_where_nobody_coun
     assert all(item.tokens == len(item.ids) for item in seen)
 
 
-@pytest.mark.parametrize("item", [Progress("a", 1, None, (9,)), Progress("", 1, None, (9,), 3.0), Progress("", 1)])
-def test_what_is_more_than_ids_is_reported_at_once_with_the_ids_before_it(item: Progress) -> None:
-    seen: list[Any] = []
-    job = live(7, seen)
-    for each in (Progress("", 4, -1.0, (1, 2, 3, 4)), item, Progress("", 1, -1.0, (5,)), Result(value="a")):
-        job.push(each)
-    news, end = seen
-    assert (news.text, news.tokens, news.group) == (item.text, 5, item.group) and news.ids == (1, 2, 3, 4, *item.ids)
-    assert end == Result(value="a")
-
-
 async def test_ids_from_the_pipe_are_kept_as_they_come() -> None:
     seen: list[Any] = []
     job = live(7, seen)
@@ -177,7 +166,7 @@ async def test_ids_from_the_pipe_are_kept_as_they_come() -> None:
     for number in range(1, 6):
         out.write(TokenBatch([7], [1], [number]))
         async with asyncio.timeout(300):
-            while [token for each in job._kept for token in each.ids] != list(range(1, number + 1)):
+            while job.ids != list(range(1, number + 1)):
                 await asyncio.sleep(0)
     assert not seen
     out.close()

@@ -23,7 +23,7 @@ CALL_HEAD = re.compile(
 )
 """The text of a call up to its arguments, without its tag."""
 _IN_STRING = re.compile(r'[^"\\]+|"|\\u[0-9a-fA-F]{4}|\\[^u]')
-_ESCAPE_CHARS = 6
+_BETWEEN = re.compile(r"\s+|\S")
 
 
 class ReadCall(NamedTuple):
@@ -91,47 +91,28 @@ class ObjectStream:
     def __init__(self) -> None:
         self.has_ended: bool = False
         self.rest: str = ""
-        """The text after the end."""
-        self._held = ""
-        """The first characters of an escape."""
+        """The text after the end; before it, the beginning of an escape."""
         self._depth = 0
         self._in_string = False
 
     def feed(self, text: str) -> str:
         """Add a piece and return its normalized text."""
-        if self.has_ended:
-            self.rest += text
-            return ""
-        text, self._held = self._held + text, ""
-        out: list[str] = []
-        at = 0
-        while at < len(text) and not self.has_ended:
-            piece = text[at]
-            if self._in_string:
-                match = _IN_STRING.match(text, at)
-                if match is None and len(text) - at < _ESCAPE_CHARS:
-                    self._held = text[at:]
-                    break
-                piece = piece if match is None else match[0]
-            at += len(piece)
-            out.append(self._normalize(piece))
-        self.rest = text[at:] if self.has_ended else ""
+        text, at, out = self.rest + text, 0, list[str]()
+        while not self.has_ended and (match := (_IN_STRING if self._in_string else _BETWEEN).match(text, at)):
+            at = match.end()
+            out.append(self._normalize(match[0]))
+        self.rest = text[at:]
         return "".join(out)
 
     def _normalize(self, piece: str) -> str:
         if piece == '"':
             self._in_string = not self._in_string
         elif self._in_string:
-            letter = chr(int(piece[2:], 16)) if len(piece) == _ESCAPE_CHARS and piece[:2] == "\\u" else ""
+            letter = chr(int(piece[2:], 16)) if piece.startswith("\\u") else ""
             return letter if letter.isprintable() and letter not in '"\\' else piece
-        elif piece in "{[":
-            self._depth += 1
-        elif piece in "}]":
-            self._depth -= 1
-            self.has_ended = self._depth <= 0
-        else:
-            return "" if piece.isspace() else f"{piece} " if piece in ",:" else piece
-        return piece
+        self._depth += (piece in "{[") - (piece in "}]")
+        self.has_ended = piece in "}]" and self._depth <= 0
+        return "" if piece.isspace() else f"{piece} " if piece in ",:" else piece
 
 
 def _read(name: str, arguments: JsonValue) -> ReadCall:

@@ -10,11 +10,14 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
-from ..chat import assistant_message, call_id
+from ..chat import Message, assistant_message, call_id
 from ..values import split_reasoning
 from .calls import CLOSE, OPEN, loads, read_calls_in
 
-__all__ = ["CallOutcome", "CallRequest", "Dialect", "HasParameters", "completes_call", "read_calls", "unreadable_calls"]
+__all__ = [
+    "CallOutcome", "CallRequest", "Dialect", "HasParameters", "completes_call", "describe_functions", "list_functions",
+    "read_calls", "unreadable_calls", "without_words",
+]  # fmt: skip
 
 Dialect = Literal["native", "action"]
 _ACTION = re.compile(
@@ -72,6 +75,26 @@ class CallOutcome:
     def text_for_model(self) -> str:
         """What the model reads. It does not tell a failure from a result that begins with these words; `ok` does."""
         return self.text if self.ok else f"error: {self.text}"
+
+
+def list_functions(functions: Sequence[HasParameters]) -> str:
+    """Return functions as JSON, a line each."""
+    rows = ({key: getattr(function, key) for key in ("name", "description", "parameters")} for function in functions)
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+
+
+def describe_functions(functions: Sequence[HasParameters]) -> str:
+    """Return the text that tells a model which functions there are, and how to call them."""
+    how = f'{OPEN}{{"name": …, "arguments": {{…}}}}{CLOSE}'
+    return f"You may call these functions, a line each:\n{list_functions(functions)}\nWrite a call as {how}. "
+
+
+def without_words(messages: Sequence[Message], functions: Sequence[HasParameters]) -> Sequence[Message]:
+    """Return a conversation whose first message does not describe functions that the model is offered as such."""
+    if not messages or not functions or not isinstance(first := messages[0].content, str):
+        return messages
+    words = describe_functions(functions)
+    return [messages[0].model_copy(update={"content": first.replace(words, "")}), *messages[1:]]
 
 
 def read_calls(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:

@@ -81,14 +81,19 @@ class Config(RequestSettings, StoreSettings, EngineSettings, WorkerSettings):
     @property
     def standing_policies(self) -> tuple[Plugin, ...]:
         """The policies of a request that names none."""
-        return self.policies_with(1)
+        return self.policies_with(None)
 
-    def policies_with(self, workers: int) -> tuple[Plugin, ...]:
-        """Return the policies of such a request where an application brings a number of model workers of its own."""
+    def policies_with(self, workers: int | None) -> tuple[Plugin, ...]:
+        """Return the policies of such a request where an application brings a number of model workers of its own;
+        `None`: it brings none."""
         servers = len(self.base_urls) if self.worker == "http" else 1
-        if "policies" in self.model_fields_set or max(self.engines, self.max_engines or 1, servers, workers) == 1:
+        if "policies" in self.model_fields_set:
             return self.policies
-        return (Plugin(name="affinity"),)
+        several = max(self.engines, self.max_engines or 1, servers, workers or 1) > 1
+        placing = (Plugin(name="affinity"),) if several else ()
+        # Only plait's own engines report the size of their caches.
+        own = workers is None and self.worker in ("engine", "ray")
+        return (*placing, Plugin(name="working-set")) if own else placing
 
     @classmethod
     def settings_customise_sources(

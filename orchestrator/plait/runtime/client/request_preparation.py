@@ -131,7 +131,7 @@ class Briefs:
     def __init__(self, config: Config, plugins: Plugins, tools: Any, workers: Sequence[Worker] | None) -> None:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
-        self._standing = config.policies_with(sum("think" in worker.serves for worker in workers or ()) or 1)
+        self._standing = config.policies_with(sum("think" in worker.serves for worker in workers) if workers else None)
         self._shared: dict[object, SharedRequest] = {}
         """By the arguments beside the text."""
 

@@ -332,8 +332,9 @@ class RequestSettings(_Settings):
     )
     policies: Annotated[tuple[Plugin, ...], BeforeValidator(_plugins), NoDecode] = Field(
         default=(),
-        description="Policies that order, place and prune steps; the first that has an opinion counts. With several "
-        "engines or servers `affinity` by default, which sends a step where its context is cached; none with one.",
+        description="Policies that order, place and prune steps; the first that has an opinion counts. By default "
+        "`affinity` with several engines or servers, which sends a step where its context is cached, and `working-set` "
+        "with plait's own engines, which runs as many agents at once as their caches hold.",
     )
     merge: Annotated[Plugin | None, BeforeValidator(_plugin), NoDecode] = Field(
         default=None,

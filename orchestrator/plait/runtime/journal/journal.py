@@ -25,7 +25,7 @@ from typing import Any, Literal, Self
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
-from ...core.events import Action, Counted, Dispatch, Event, Expanded, Finish, ForeignEvent, Pruned, Succeeded
+from ...core.events import Action, Dispatch, Event, Finish, ForeignEvent, Succeeded
 from .event_json import as_json, event_json
 from .location import Database, Location, located
 from .recorded_actions import Refusals, dump, of_run, run_in
@@ -319,21 +319,9 @@ class Journal:
         return dump(actions, kept.refused, self._hidden if self._secrets else str)
 
     def _run_of(self, event: Event) -> str | None:
-        if isinstance(event, Succeeded):  # by far most of them
-            return self._runs.pop(event.attempt, self._resumes or "")
-        match event.kind:
-            case "submitted" | "cancelled" | "paused" | "limited":
-                return event.run
-            case "expanded" | "pruned" | "counted":
-                return _run_in(event)
-            case "progressed":
-                return self._runs.get(event.attempt, self._resumes or "")
-            case "failed" | "stopped":
-                return self._runs.pop(event.attempt, self._resumes or "")
-            case "tick" | "cache-changed" | "elsewhere":
-                return ""
-            case _:
-                return None
+        if event.kind in ("tick", "cache-changed", "elsewhere"):
+            return ""
+        return run_of(event, self._runs, self._resumes or "")
 
     def _hidden(self, text: str) -> str:
         for secret in self._secrets:
@@ -433,8 +421,19 @@ def storage(location: Location, synchronous: str) -> Storage:
     return PostgresPart(location, synchronous)
 
 
-def _run_in(event: Expanded | Pruned | Counted) -> str:
-    return event.step.rpartition(":")[0]
+def run_of(event: Event, attempts: dict[int, str], default: str) -> str | None:
+    """Return the run of an event, `None` if it concerns all. `attempts`: runs of the attempts that have not ended."""
+    match event.kind:
+        case "submitted" | "cancelled" | "paused" | "limited":
+            return event.run
+        case "expanded" | "pruned" | "counted":
+            return event.step.rpartition(":")[0]
+        case "progressed":
+            return attempts.get(event.attempt, default)
+        case "succeeded" | "failed" | "stopped":
+            return attempts.pop(event.attempt, default)
+        case _:
+            return None
 
 
 def _without_secrets(meta: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -41,7 +41,7 @@ from ...core.events import (
     WorkerUp,
 )
 from ...machine import Machine
-from .journal import Journal, UnwrittenEvent
+from .journal import Journal, UnwrittenEvent, run_of
 from .location import Location
 from .recorded_actions import Refusals, of_runs
 from .tables import Note
@@ -258,7 +258,7 @@ class Recorder:
             return self._heard_of(event)
         if self._pending:
             self._write_pending()
-        run = self._run_of(event)
+        run = run_of(event, self._attempts, "")
         if run is not None and run not in self._of and not self.alone:
             return None
         entry = JournalEntry(event, event.at, run)
@@ -377,19 +377,6 @@ class Recorder:
             file.runs.add(run)
             file.used = True
             self.urgent = True
-
-    def _run_of(self, event: Event) -> str | None:
-        match event.kind:
-            case "submitted" | "cancelled" | "paused" | "limited":
-                return event.run
-            case "expanded" | "pruned" | "counted":
-                return event.step.rpartition(":")[0]
-            case "progressed":
-                return self._attempts.get(event.attempt, "")
-            case "succeeded" | "failed" | "stopped":
-                return self._attempts.pop(event.attempt, "")
-            case _:
-                return None
 
     def _heard_of(self, event: Progressed) -> JournalEntry | None:
         reviewed = self._machine.is_reviewed(event.attempt)

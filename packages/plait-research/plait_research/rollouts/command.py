@@ -30,9 +30,8 @@ from plait.runtime.client.worker_factory import workers as build_workers
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
-from ..samples.of_runs import samples_of
 from ..samples.recordings import wanted_answers
-from ..samples.sample import write_samples
+from ..samples.sample import samples_of, write_samples
 from .arrow import demand_arrow, write_arrow
 from .export import ExclusionCounts, export, select, tokenizer_of, write_records, write_texts
 from .producer import Producer, ProductionCounts, Todo, sampled, todo

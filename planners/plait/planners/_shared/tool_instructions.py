@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 
 from plait.core.ops import Function
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.turns import Dialect
+from plait.core.tools.turns import Dialect, describe_functions, list_functions
 
-__all__ = ["LAST", "REPAIR", "build_instructions", "list_functions", "to_functions"]
+__all__ = ["LAST", "REPAIR", "build_instructions", "to_functions"]
 
 _NATIVE = """\
-Answer the user's question. You may call these functions, a line each:
-{functions}
-Write a call as <tool_call>{{"name": …, "arguments": {{…}}}}</tool_call>. Write all calls that do not need one \
-another's results in the same turn: they run side by side, and their results come with the next message. When you know \
-the answer, write it without any call."""
+Answer the user's question. {functions}Write all calls that do not need one another's results in the same turn: they \
+run side by side, and their results come with the next message. When you know the answer, write it without any call."""
 _ACTION = """\
 Answer the user's question. You may use these functions, a line each:
 {functions}
@@ -36,16 +32,8 @@ def to_functions(tools: Iterable[ToolSpec]) -> tuple[Function, ...]:
 
 
 def build_instructions(functions: Sequence[Function], dialect: Dialect) -> str:
-    """Return a model's instructions: its functions and how to call them."""
-    return (_NATIVE if dialect == "native" else _ACTION).format(functions=list_functions(functions))
-
-
-def list_functions(functions: Sequence[Function | ToolSpec]) -> str:
-    """Return functions as JSON, a line each."""
-    return "\n".join(
-        json.dumps(
-            {"name": function.name, "description": function.description, "parameters": function.parameters},
-            ensure_ascii=False,
-        )
-        for function in functions
-    )
+    """Return a model's instructions: its functions and how to call them. A server that takes functions gets them once,
+    as functions (`without_words`)."""
+    if dialect == "native":
+        return _NATIVE.format(functions=describe_functions(functions))
+    return _ACTION.format(functions=list_functions(functions))

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import re
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from plait.core.chat import Message, assistant_message, user, with_prompt
 from plait.core.errors import EngineError, Rejected
-from plait.core.ops import Function, ModelCall, Text, Tokens
+from plait.core.ops import Function, ModelCall, Ref, Text, Tokens
 from plait.core.tools.calls import loads
+from plait.core.tools.turns import without_words
 
 from .function_calls import function
 
+OFFLOAD_CHARS = 2000
+"""Characters from which a prompt is rendered and encoded in a thread, so that it does not block the loop."""
+PIECE_CHARS = 4096
+"""Minimum number of characters in a piece of a long text, except the last."""
 TAIL_TOKENS = 16
 """Tokens of a prompt that are decoded with what follows, to see how the latter's text begins."""
 
@@ -33,6 +41,34 @@ class PromptIds(NamedTuple):
     """Reason why a continued conversation was rendered again."""
 
 
+class PromptKey(tuple[Hashable, ...]):
+    """What a prompt is made from. Its messages and functions are compared by identity, as they are long and calls share
+    them; `call` keeps them alive."""
+
+    call: ModelCall
+
+
+def prompt_key(call: ModelCall) -> PromptKey:
+    """Return the key of a call's prompt."""
+    sampling = call.sampling
+    options = (call.chat, call.begin, call.heard, call.tool_choice, sampling.reasoning_effort)
+    texts = [part.text if isinstance(part, Text) else id(part) for part in (*call.context, None, *call.prompt)]
+    shared = (*map(id, call.messages), None, *map(id, call.tools))
+    key = PromptKey((*options, repr(sampling.chat_template_kwargs), *texts, *shared))
+    key.call = call
+    return key
+
+
+def is_long(call: ModelCall) -> bool:
+    """Whether a prompt has at least `OFFLOAD_CHARS` characters or token ids."""
+    parts = (part.ids if isinstance(part, Tokens) else part.text for part in (*call.prompt, *call.context)
+             if not isinstance(part, Ref))  # fmt: skip
+    texts = itertools.chain(
+        parts, (message.text for message in call.messages), (tool.description for tool in call.tools)
+    )
+    return any(size >= OFFLOAD_CHARS for size in itertools.accumulate(map(len, texts)))
+
+
 class Prompter:
     """A tokenizer with the rules by which prompts and stop texts are put to it."""
 
@@ -41,6 +77,11 @@ class Prompter:
         self._fast: Any = getattr(tokenizer, "backend_tokenizer", None)
         self._encode = lru_cache(maxsize=1024)(self._encode_uncached)
         self.stops = lru_cache(maxsize=256)(self._stops)
+        self.make = lru_cache(maxsize=64)(lambda key: self._make(key.call))
+        """Makes a prompt from its key, once."""
+        tokens = find_split_tokens(tokenizer, self.template)
+        self._split_before = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        self._encode_piece = lru_cache(maxsize=512)(lambda piece: array("I", self._encode_uncached(piece, False)))
 
     def ids(self, think: ModelCall) -> list[int]:
         """Return the token ids of a resolved prompt.
@@ -53,8 +94,12 @@ class Prompter:
         return self.prompt(think).ids
 
     def prompt(self, think: ModelCall) -> PromptIds:
-        """Do the same, and return whether a continued conversation was rendered again. Raises `EngineError` for
-        images, and for a conversation or settings that the template does not take."""
+        """Do the same, and return whether a continued conversation was rendered again. Calls with the same prompt share
+        the list of ids: do not change it. Raises `EngineError` for images, and for a conversation or settings that the
+        template does not take."""
+        return self.make(prompt_key(think)) if think.chat or is_long(think) else self._make(think)
+
+    def _make(self, think: ModelCall) -> PromptIds:
         if any(message.images for message in think.messages):
             raise Rejected("this engine reads no images: give text alone, or use a server whose model sees (http)")
         if think.chat and self.template:
@@ -72,8 +117,7 @@ class Prompter:
                 case Tokens(ids=ids, within=str(text)):
                     out += self.cut(ids, text)
                 case Text(text=text):
-                    encode = self._encode if len(text) <= 4096 else self._encode_uncached
-                    out += encode(text, place == 0)
+                    out += self._encode_uncached(text, True) if place == 0 else self._encode_long(text)
                 case _:
                     raise ValueError(f"a worker's prompt holds only text and tokens, not {part.kind!r}")
         if think.begin:
@@ -162,10 +206,10 @@ class Prompter:
                     why = str(error)
                     continue
                 if known and text.startswith(so_far):
-                    return PromptIds([*ids, *self._encode_uncached(text[len(so_far) :] + think.begin, False)])
+                    return PromptIds([*ids, *self._encode_long(text[len(so_far) :] + think.begin)])
             why = "the chat template writes an earlier turn in another way" if known else "no token ids of it are known"
         text = self._render(messages, think, False)
-        return PromptIds(list(self._encode_uncached(text + think.begin, False)), why)
+        return PromptIds(self._encode_long(text + think.begin), why)
 
     def _render(self, messages: Sequence[Message], think: ModelCall, raw: bool) -> str:
         """Return a conversation through the chat template, up to where the model's next turn begins; `raw`: with the
@@ -178,6 +222,7 @@ class Prompter:
                 raise EngineError(f"the model's chat template knows no {name!r}: leave it out")
         if think.tools and "tools" in self.template:
             options["tools"] = [_template_function(tool) for tool in think.tools]
+            messages = without_words(messages, think.tools)
         elif think.tools and think.tool_choice != "auto":
             messages = _describe_functions(messages, think.tools)
         end = getattr(self.tokenizer, "eos_token", None) or ""
@@ -234,6 +279,17 @@ class Prompter:
     def _text_of(self, part: Any) -> str:
         return self.text(part.ids) if isinstance(part, Tokens) else part.text
 
+    def _encode_long(self, text: str) -> list[int]:
+        """Return the ids of a text of any length. Of one that continues another, only the new pieces are encoded."""
+        ids: list[int] = []
+        begin = 0
+        while begin < len(text):
+            match = self._split_before.search(text, begin + PIECE_CHARS)
+            end = match.start() if match is not None else len(text)
+            ids += self._encode_piece(text[begin:end])
+            begin = end
+        return ids
+
     def _encode_uncached(self, text: str, opening: bool) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=opening))
 
@@ -260,6 +316,29 @@ class Prompter:
             return True
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         return type(getattr(backend, "model", None)).__name__ == "WordLevel"
+
+
+def find_split_tokens(tokenizer: Any, template: str) -> list[str]:
+    """Return the special tokens of a chat template before which a text may be split without a change of its ids.
+
+    A fast tokenizer splits a text at its special tokens first, and encodes what lies between two of them alone.
+    """
+    if (fast := getattr(tokenizer, "backend_tokenizer", None)) is None:
+        return []
+    # `normalized` tokens are found later, in each piece alone.
+    added = [token for token in fast.get_added_tokens_decoder().values() if not token.normalized]
+    # `lstrip` and `single_word` depend on the character before a token.
+    free = [token.content for token in added if not (token.lstrip or token.single_word)]
+    # A token that begins before this one and overlaps it has this one's first character within it.
+    safe = [token for token in free if token in template and not any(token[0] in other.content[1:] for other in added)]
+    return [token for token in safe if _is_split(tokenizer, token)]
+
+
+def _is_split(tokenizer: Any, token: str) -> bool:
+    """Whether an example is split before a token: a tokenizer may have its own way of encoding."""
+    texts = (f"A b \n{token}c d", "A b \n", f"{token}c d")
+    whole, *ids = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+    return whole == [id_ for piece in ids for id_ in piece]
 
 
 def _template_function(tool: Function) -> dict[str, Any]:

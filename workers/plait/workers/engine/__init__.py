@@ -13,22 +13,28 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
+<<<<<<< HEAD
 from concurrent.futures import Future
 from functools import partial
+=======
+from dataclasses import dataclass
+from functools import lru_cache, partial
+>>>>>>> main
 from pathlib import Path
 from typing import Any, ClassVar
 
 from plait.core.errors import EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheUpdate, Progress, Tell
-from plait.core.ops import Kind, ModelCall
-from plait.core.result import Failure, Result, as_failure
+from plait.core.ops import Kind, ModelCall, ToolCall
+from plait.core.result import Failure, Result, Token, as_failure
 
 from .._shared import resources
 from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.kv_events import KvEvents
 from .._shared.options import takes
-from .._shared.prompt import Prompter
+from .._shared.prompt import PromptIds, is_long, prompt_key
+from .._shared.thoughts import rendered
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
@@ -85,7 +91,9 @@ class Engine(CallbackWorker):
         self._thread: threading.Thread | None = None
         self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._rendering = lru_cache(maxsize=64)(
+            lambda prompter, key: asyncio.get_running_loop().run_in_executor(None, prompter.make, key)
+        )
         self._keys = itertools.count(1)
         self._gone = asyncio.Event()
         self._events: KvEvents | None = None
@@ -120,7 +128,24 @@ class Engine(CallbackWorker):
     def begin(self, job: Job, tell: Tell) -> None:
         """Generate for one model call: report progress after each engine step if it streams, then the result."""
         report = self._reports[job.attempt] = Reporter(tell, partial(self._end, job.attempt, tell))
-        order = self._order(job, report)
+        if (rendering := self._render(job.op)) is None:
+            self._submit(job, report)
+        else:
+            rendering.add_done_callback(lambda _: self._submit(job, report, rendering.exception()))
+
+    def _render(self, op: ModelCall | ToolCall) -> asyncio.Future[PromptIds] | None:
+        """Return the future of a long prompt that is made in a thread, once for all its calls; `None` when it is made,
+        and for a short one."""
+        core = self._core
+        if core is None or not isinstance(op, ModelCall) or not is_long(op):
+            return None
+        rendering = self._rendering(core.prompter, prompt_key(rendered(op, core.prompter.template)))
+        return None if rendering.done() else rendering
+
+    def _submit(self, job: Job, report: Reporter, error: BaseException | None = None) -> None:
+        if report.ended:
+            return
+        order = self._order(job, report) if error is None else as_failure(error)
         if isinstance(order, EngineRequest):
             order.bare = order.bare and self.on_checkpoint is not None
             self._orders[job.attempt] = order
@@ -137,14 +162,16 @@ class Engine(CallbackWorker):
             tell(end)
             return
         # Decoding up to 20 alternatives of each token takes long: not on the event loop.
-        task = asyncio.create_task(_spell(core.prompter, order, tell, end))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        spell = partial(spelled, core.prompter, order.prompt, order.tops, end.text)
+        tokens = asyncio.get_running_loop().run_in_executor(None, spell)
+        tokens.add_done_callback(lambda _: tell(_with_tokens(end, tokens)))
 
     async def cancel(self, attempt: int) -> None:
         """Abort a request; its stream then ends with what was generated."""
         if (order := self._orders.get(attempt)) is not None:
             self._inbox.put(order.key)
+        elif (report := self._reports.get(attempt)) is not None:  # its prompt is being made
+            report.push(Result(value="", finish="cancelled"))
 
     async def reload(self, folder: str | Path) -> None:
         """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
@@ -160,7 +187,11 @@ class Engine(CallbackWorker):
 
     async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the tokens of a prompt."""
-        return len(self._core.prompter.ids(op)) if self._core is not None else None
+        if (core := self._core) is None:
+            return None
+        if (rendering := self._render(op)) is not None:
+            await asyncio.shield(rendering)
+        return len(core.prompter.ids(rendered(op, core.prompter.template)))
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what vLLM says of its prefix cache (`kv_events`)."""
@@ -309,11 +340,6 @@ class Engine(CallbackWorker):
         self._gone.set()
 
 
-async def _spell(prompter: Prompter, order: EngineRequest, tell: Tell, end: Result) -> None:
-    """Report a result with the tokens that spell it."""
-    try:
-        tokens = await asyncio.to_thread(spelled, prompter, order.prompt, order.tops, end.text)
-    except Exception as error:
-        tell(as_failure(error))
-    else:
-        tell(end.model_copy(update={"tokens": tokens}))
+def _with_tokens(end: Result, tokens: asyncio.Future[tuple[Token, ...]]) -> Result | Failure:
+    error = tokens.exception()
+    return end.model_copy(update={"tokens": tokens.result()}) if error is None else as_failure(error)

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import connection, spawn
@@ -100,8 +101,10 @@ class CoreProcess:
         if (cause := self._read_cause()) is not None:
             return f"{type(cause).__name__}: {cause}"
         (process, *_) = self._client.resources.engine_manager.processes
-        process.join(EXIT_WAIT_S)
-        code = process.exitcode or 0
+        deadline = time.monotonic() + EXIT_WAIT_S
+        while (code := process.exitcode) is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # another thread may have read the code and not yet stored it
+        code = code or 0
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
         return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"

@@ -10,12 +10,11 @@ from typing import Any
 from plait.core.interfaces import Progress
 from plait.core.result import Failure, Finish, Result, Sources, Token, TokenDraws, Usage
 from plait.core.sampling import Sampling
-from plait.core.values import opening
+from plait.core.values import first_stop, opening
 
 from .._shared.batch_streams import Reporter
 from .._shared.confidence import ConfidenceTrace, token_draws
 from .._shared.prompt import TAIL_TOKENS, Prompter
-from .._shared.stop_texts import first_stop
 
 EngineOutputs = list[tuple[Reporter, Progress | Result | Failure]]
 

@@ -18,13 +18,12 @@ from plait.core.errors import CutInThoughts, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
-from plait.core.values import split_reasoning
+from plait.core.values import first_stop, split_reasoning
 
 from .._shared.batch_streams import Reporter, TokenBatch
 from .._shared.confidence import ConfidenceTrace, measure
 from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
-from .._shared.stop_texts import first_stop
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
 from .core_process import COUNTERS, CoreProcess
 from .engine_loader import has_own_process, load, prepare

@@ -15,10 +15,9 @@ from typing import Any
 from plait.core.errors import EngineError
 from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.result import Finish, Result
-from plait.core.values import opening
+from plait.core.values import first_stop, opening
 
 from .._shared.prompt import TAIL_TOKENS
-from .._shared.stop_texts import first_stop
 from .request_body import ServerError
 from .response_parser import ResponseParser
 from .server_probe import ServerInfo, detokenize, find_single_token, tokenize

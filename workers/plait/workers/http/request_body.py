@@ -12,6 +12,7 @@ from plait.core.errors import Rejected
 from plait.core.ops import ModelCall
 from plait.core.planning import fraction
 from plait.core.sampling import Sampling
+from plait.core.tools.turns import without_words
 
 from .._shared.arithmetic_codes import CODE
 from .._shared.function_calls import renamed, sent_names
@@ -202,7 +203,8 @@ def _messages(spec: RequestSpec) -> list[dict[str, Any]] | None:
     think = spec.think
     names = sent_names(think) if think.tools or think.messages else {}
     renames = {own: sent for own, sent in names.items() if own != sent}
-    messages = with_prompt(think.messages, str(spec.prompt))
+    given = without_words(think.messages, think.tools) if "tools" in spec.extra_fields else think.messages
+    messages = with_prompt(given, str(spec.prompt))
     # `renamed` edits the JSON, so it must not get the cached one.
     written = [renamed(message.as_json(), renames) if renames else write_message(message) for message in messages]
     return [*written, {"role": "assistant", "content": think.begin}] if _continues_turn(spec) else written

@@ -19,7 +19,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress, Tell
 from plait.core.result import Failure, Result
 
-from .._shared.batch_streams import Item, Reporter, TokenBatch, together
+from .._shared.batch_streams import Reporter, TokenBatch
 
 REPORT_TOKENS, ALIVE_TOKENS = 16, 256
 """Number of tokens of a job whose ids are kept here before the scheduler gets them: of one whose tokens it counts
@@ -114,34 +114,22 @@ class IdsIn:
 
 
 class ActorJob(Reporter):
-    """A job of an actor; it keeps progress that is token ids and nothing else."""
+    """A job of an actor, with the token ids that the scheduler has not received."""
 
-    __slots__ = ("_count", "_kept", "_limit", "is_sent", "job")
+    __slots__ = ("ids", "is_sent", "job", "limit")
 
     def __init__(self, job: Job, tell: Tell, end: Callable[[Result | Failure], None] | None = None) -> None:
         super().__init__(tell, end)
         self.job = job
         self.is_sent = False
         """Whether the actor has it."""
-        self._limit = REPORT_TOKENS if job.report else ALIVE_TOKENS
-        self._kept: list[Progress] = []
-        self._count = 0
+        self.limit = REPORT_TOKENS if job.report else ALIVE_TOKENS
+        self.ids: list[int] = []
 
-    def push(self, item: Item) -> None:
-        """Keep a report of ids, pass on any other."""
-        if isinstance(item, Progress):
-            self._kept.append(item)
-            self._count += item.tokens
-            if self._count >= self._limit or item.text or not item.ids or item.group is not None:
-                self.report()
-        else:
-            super().push(item)
-
-    def report(self) -> None:
-        """Pass on what is kept, as one report."""
-        kept, self._kept, self._count = self._kept, [], 0
-        if kept:
-            super().push(together(kept) if len(kept) > 1 else kept[0])
+    def report_ids(self) -> None:
+        """Report the ids, if there are any."""
+        ids, self.ids = tuple(self.ids), []
+        self.push(Progress("", len(ids), None, ids))
 
 
 class TokenBuffer:
@@ -179,12 +167,14 @@ class TokenBuffer:
         """Keep the ids of a checkpoint."""
         for attempt, ids in checkpoint.parts():
             if (live := self._live.get(attempt)) is not None:
-                live.push(Progress("", len(ids), None, tuple(ids)))
+                live.ids += ids
+                if len(live.ids) >= live.limit:
+                    live.report_ids()
 
     def report_all(self) -> None:
         """Report all ids that are kept, after the actor's death."""
         for live in list(self._live.values()):
-            live.report()
+            live.report_ids()
 
     def close(self) -> None:
         """Close the pipe, if there is one."""

@@ -19,8 +19,7 @@ from plait.core.programs import Cell, harness, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
-from .._functions import RUN_PYTHON, read_problem, render_cell
-from .._program_probes import build_tracer
+from .._programs import RUN_PYTHON, build_tracer, read_problem, render_cell
 from .output_judge import INPUTS, OutputJudge, read_inputs
 from .programs import (
     Candidate,

@@ -13,7 +13,7 @@ from plait.core.call_config import CallConfig
 from plait.core.flow import Context, StepFailed
 from plait.core.programs import Cell
 
-from .._functions import render_cell
+from .._programs import render_cell
 from .programs import Candidate, count_samples, read_cases
 
 __all__ = ["INPUTS", "OutputJudge", "read_inputs"]

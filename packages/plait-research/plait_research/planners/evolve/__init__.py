@@ -6,7 +6,7 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 
-from .._functions import RUN_PYTHON, read_problem
+from .._programs import RUN_PYTHON, read_problem
 from .islands import EVALUATE, Evolution
 from .options import EvolveOptions
 

@@ -15,8 +15,7 @@ from plait.core.planning import derive
 from plait.core.programs import harness, has_returned, read_outputs
 from plait.core.step_handles import Promise
 
-from .._functions import RUN_PYTHON, Cases, render_cell
-from .._program_probes import build_timer
+from .._programs import RUN_PYTHON, Cases, build_timer, render_cell
 from .options import EvolveOptions
 from .population import Grid, Member, median_and_deviation
 

@@ -10,9 +10,8 @@ from plait.core.search import SearchNode, SearchTree
 from plait.core.step_handles import CallHandle, StepFailed
 from plait.core.tools.calls import CLOSE, OPEN, loads, read_calls_in
 from plait.core.tools.tool import ToolSpec
+from plait.core.tools.turns import list_functions
 from plait.core.values import as_text
-
-from ..._shared.tool_instructions import list_functions
 
 __all__ = ["Calls", "strip_call", "tool_instructions"]
 

@@ -1,0 +1,104 @@
+"""Policy `working-set`: no more programs are active on an engine than its prefix cache can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from plait.core.declarations import Fidelity
+from plait.core.interfaces import Defer, Pin, Policy
+from plait.core.view import ProgramView, StepView, View, WorkerView
+
+__all__ = ["WorkingSet"]
+
+_CACHE_SHARE = 0.85
+"""Share of a cache that the active programs may take; the rest holds what has just ended."""
+_OVERDUE = 5.0
+"""Multiples of the usual time of tool calls after which a program in one no longer counts."""
+
+
+class WorkingSet(Policy):
+    """Admits programs (agents, sessions) while their contexts fit an engine's prefix cache together. Otherwise each
+    turn reads its whole context again, because the turns of others have displaced it.
+
+    A turn starts if its program's contexts fit the cache together with those of the programs that came before it, now
+    and as all of them grow. So the programs that came last pause, at their tool calls, and resume when earlier ones
+    have ended. A program that fits no cache runs when it is the first. Rules and their sources:
+
+    - Schedule programs, not calls, and pause them at tool calls: ThunderAgent (arXiv 2602.13692).
+    - A context in a tool call is kept only while that is cheaper than reading it again: Continuum (arXiv 2511.02230).
+      Here nothing is held if an engine reads its whole cache in less time than a turn and its tool calls take
+      (`prefill_rate`), nor while it has too few calls, those about to return from tools included (`read`).
+    - Order of arrival, most recently paused first: ThunderAgent's router resumes the most recent, since its context is
+      the likeliest to be cached. Pausing the last to arrive gives the same order, and no program is overtaken for ever.
+    - Between fairness groups, the one that was served least goes first: Autellix (arXiv 2502.13965).
+
+    Differs from ThunderAgent: a context counts with its growth, which is learned from earlier turns and programs and
+    from what the plan still has ahead; a paused program may resume on another engine without any.
+    """
+
+    fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
+
+    prefill_rate: float = Field(default=14_000.0, gt=0, description="Prompt tokens a second that a worker reads.")
+    read: float = Field(
+        default=150.0,
+        ge=0,
+        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
+    )
+
+    def admit(self, step: StepView, worker: WorkerView, view: View) -> Pin | Defer | None:
+        """Return nothing if the step's program fits its worker, else another worker with room, or a hold."""
+        own = view.program(step, worker.name)
+        if self._fits(own, worker, view):
+            return None
+        for other in sorted(view.workers, key=lambda other: (other.running, other.name)):
+            # A program moves only to an engine that has none: there it has to read its context again.
+            idle = step.home is None or not any(guest.running or guest.calls for guest in view.programs(other.name))
+            if (
+                other is not worker
+                and idle
+                and other.takes(step)
+                and self._fits(view.program(step, other.name), other, view)
+            ):
+                return Pin(other.name, f"{other.name} has room for its program")
+        if own.gap_s and (worker.cache_tokens or 0) < self.prefill_rate * (own.gap_s + own.turn_s):
+            return None
+        size = max(1, own.tokens + own.growth)
+        load = worker.running + sum(map(_return_chance, self._ahead(own, worker, view)))
+        # With fewer calls than that, decoding one more sequence gains more than reading a context again costs.
+        if load < self.read * view.expected_tokens(step) / size:
+            return None
+        until = view.now + own.gap_s if own.gap_s else None
+        return Defer(f"waits for room in the cache of {worker.name}: its program needs {size} tokens", until=until)
+
+    def _ahead(self, own: ProgramView, worker: WorkerView, view: View) -> list[ProgramView]:
+        """Return the programs that go before one on a worker, without those whose tool calls are overdue."""
+        programs = view.programs(worker.name)
+        return [other for other in programs if other.arrival < own.arrival and not _is_overdue(other, view.now)]
+
+    def _fits(self, own: ProgramView, worker: WorkerView, view: View) -> bool:
+        ahead, cache = self._ahead(own, worker, view), worker.cache_tokens
+        return cache is None or not ahead or peak_tokens([*ahead, own]) <= _CACHE_SHARE * cache
+
+
+def peak_tokens(programs: Sequence[ProgramView]) -> int:
+    """Return the most tokens that programs will hold together if all grow alike and each leaves at its full size."""
+    peak = tokens = 0
+    for count, program in enumerate(sorted(programs, key=lambda program: -program.growth), 1):
+        tokens += program.tokens
+        peak = max(peak, tokens + count * program.growth)
+    return peak
+
+
+def _is_overdue(program: ProgramView, now: float) -> bool:
+    """Return whether a program's tool calls take much longer than usual, so that its context will not be kept."""
+    idle = bool(program.calls) and not program.running and program.gap_s > 0
+    return idle and now - program.idle_since > _OVERDUE * program.gap_s
+
+
+def _return_chance(program: ProgramView) -> float:
+    """Return the chance that a program sends its next model call within the time of one; 0 if one runs already."""
+    if program.running or not program.calls or not program.gap_s:
+        return 0.0
+    return min(1.0, program.turn_s / program.gap_s)
