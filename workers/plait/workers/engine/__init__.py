@@ -13,13 +13,8 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
-<<<<<<< HEAD
 from concurrent.futures import Future
-from functools import partial
-=======
-from dataclasses import dataclass
 from functools import lru_cache, partial
->>>>>>> main
 from pathlib import Path
 from typing import Any, ClassVar
 
