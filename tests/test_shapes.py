@@ -120,7 +120,6 @@ LARGER: dict[str, int] = {
     "plait.runtime.client.answer._waited_for": 18,
     "plait.runtime.client.client.AsyncOrchestrator._submit": 20,
     "plait.runtime.driver.autoscaler.Elastic.look": 20,
-    "plait.runtime.driver.driver.Driver._perform": 22,
     "plait.runtime.driver.expander.Expander.expand": 22,
     "plait.runtime.driver.expander.with_defaults": 16,
     "plait.runtime.driver.flows.RunningFlow": 27,

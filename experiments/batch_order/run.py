@@ -34,9 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.batch.rows import Order, in_order
 from plait.apps.batch.outcome import outcome
-from plait.apps.batch.rows import BatchRow
+from plait.apps.batch.rows import BatchRow, Order, in_order
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.progress import for_each
 from plait.core.messages import pluralise

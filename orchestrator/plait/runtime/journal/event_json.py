@@ -63,7 +63,7 @@ def without_defaults(model: BaseModel) -> dict[str, object]:
     """Return the JSON fields of a model and its nested models, without those that have their default."""
     fields = model.__dict__
     kept: dict[str, object] = {}
-    for name, default, lean in _given_fields(type(model), frozenset(model.model_fields_set)):
+    for name, default, lean in _given_fields(type(model), frozenset(model.__pydantic_fields_set__)):
         value: object = fields[name]
         if value is default:
             continue
