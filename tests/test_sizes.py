@@ -11,9 +11,9 @@ from scripts.checkout import ROOTS, SIDE
 from tests.test_architecture import ROOT, sources
 
 # They rose by 580 and 500 for working sets and sessions (ADR 0031), and by 290 for EngineCore's own process (ADR 0030).
-MAX_PLAIT_LINES = 69_830
-MAX_LIBRARY_LINES = 57_880
-MAX_ALL_LINES = 98_790
+MAX_PLAIT_LINES = 69_910
+MAX_LIBRARY_LINES = 57_955
+MAX_ALL_LINES = 98_865
 APPLICATIONS = "orchestrator/plait/apps/"
 
 
