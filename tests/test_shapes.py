@@ -129,7 +129,6 @@ LARGER: dict[str, int] = {
     "plait.workers.engine.vllm.Core._end": 21,
     "plait.workers.engine.vllm.Core._summarise": 16,
     "plait.workers.engine.vllm.Core.order": 29,
-    "plait.workers.engine.vllm.Core.step": 16,
     "plait.workers.ray.RayWorker": 42,
     "plait.workers.tools.json_values.to_json": 22,
     "plait_research.tools.reward.reward_model": 21,

@@ -8,6 +8,7 @@ same id, the same signals. It listens on the Unix socket `PID.sock` in the folde
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def flags(spec: EngineOptions, arguments: dict[str, Any], socket: str) -> list[s
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words.append(f"--{flag}={value}")
+            words.append(f"--{flag}={json.dumps(value) if isinstance(value, dict | list) else value}")
     return words
 
 
