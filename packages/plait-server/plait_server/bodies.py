@@ -26,8 +26,6 @@ from .errors import ApiError, invalid, not_found, unsupported
 from .fields import FORWARDED, find_row, fit_in_header, is_set
 from .structured_output import ClientObject, StructuredOutputFields
 
-__all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
-
 PREFIX = "plait/"
 AUTO = "auto"
 """In the name of a model: the planner that chooses a planner."""
