@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import JsonValue
 
@@ -29,7 +29,8 @@ class Row(NamedTuple):
     note: str = ""
 
 
-_TABLES: dict[Support, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+_TABLES = cast("dict[Support, dict[str, str]]", tomllib.loads(_TEXT))
 LEDGER: Mapping[str, Row] = {
     name: Row(support, note)
     for support, notes in _TABLES.items()
