@@ -1,9 +1,9 @@
 """The ledger of fields: how the server treats each field of OpenAI's, vLLM's and SGLang's protocols.
 
 A field is *honoured* (a body reads it), *passed on* to the upstream as it is, *ignored* and named in the header
-`x-plait-ignored`, or *refused*: `fields.toml` says which. `docs/reference/fields.md` is generated from that file, and a test compares it with
-the installed packages, so that no field of a new release is missing. A field without a row is ignored and named;
-`strict = true` in `[serve]` refuses such fields, and ignored fields that OpenAI does not have.
+`x-plait-ignored`, or *refused*: `fields.toml` says which. `docs/reference/fields.md` is generated from that file, and a
+test compares it with the installed packages, so that no field of a new release is missing. A field without a row is
+ignored and named; `strict = true` in `[serve]` refuses such fields, and ignored fields that OpenAI does not have.
 """
 
 from __future__ import annotations
