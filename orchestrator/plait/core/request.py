@@ -22,8 +22,6 @@ from .sampling import Generation, StructuredOutput
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
 
-__all__ = ["HandOver", "Request", "Retries", "as_tuple"]
-
 HandOver = Callable[[str, object], Plugin]
 """Makes a plugin that a program hands over as it is (an instance, a class, a function) known, and returns its name and
 options. Takes the plugin's kind first."""

@@ -31,8 +31,6 @@ from .service import Service
 from .stream_events import text_of_step
 from .tenants import ServedRun, User
 
-__all__ = ["AguiApi", "AguiBody"]
-
 _WIRE = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True)
 _OUTSIDE = ("reasoning", "activity")
 """Roles of messages that do not belong to the conversation."""
@@ -78,10 +76,6 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
         if not isinstance(props, dict):
             return given
         return {**props, **{name: value for name, value in given.items() if name != "forwardedProps"}}
-
-    def check(self) -> None:
-        """Raise `ApiError` for what cannot be honoured."""
-        self.client_tools.check(self.tool_choice)
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""

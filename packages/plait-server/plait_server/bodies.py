@@ -26,8 +26,6 @@ from .errors import ApiError, invalid, not_found, unsupported
 from .fields import FORWARDED, find_row, fit_in_header, is_set
 from .structured_output import ClientObject, StructuredOutputFields
 
-__all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
-
 PREFIX = "plait/"
 AUTO = "auto"
 """In the name of a model: the planner that chooses a planner."""
@@ -131,6 +129,10 @@ class Body(StructuredOutputFields):
     def set_size(self, size: int, held: BodyBytes | None = None) -> None:
         """Say how many bytes the body had as it came."""
         self._size, self._bytes = size, held
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        self.client_tools.check(self.tool_choice)
 
     def check_fields(self, strict: bool) -> None:
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that

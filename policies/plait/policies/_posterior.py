@@ -11,8 +11,6 @@ from plait.core.result import Result
 
 from ._ballots import Signal, confidence_signal
 
-__all__ = ["AnswerPosterior", "vote_confidence"]
-
 EDGE = 1e-3
 """Votes' confidence is clipped to the range from EDGE to 1 - EDGE."""
 
