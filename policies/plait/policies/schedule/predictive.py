@@ -1,4 +1,5 @@
-"""Policy `predictive`: each step goes where it is predicted to end first, also if it has to wait there for a slot."""
+"""Policy `predictive`: send each step to the worker with the earliest predicted end, even if it must wait for a
+slot."""
 
 from __future__ import annotations
 
