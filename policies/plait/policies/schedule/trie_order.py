@@ -52,7 +52,7 @@ class TrieOrder(Policy):
         return tuple(key)
 
     def place(self, step: StepView, view: View) -> Pin | Defer | None:
-        """Return a worker that has the step's group in flight, else the idlest if its cache has room for the group."""
+        """Return a worker with the step's group in flight, else the idlest worker if its cache has enough room."""
         if step.kind != "think":
             return None
         own = step.prompt_tokens - step.shared_tokens + step.max_tokens

@@ -172,6 +172,6 @@ class ToolScorer(Scorer):
                 return float(number)
             case {"passed": int() | float() as passed, "total": int() | float() as total} if total:
                 return float(passed) / float(total)
-            # An invalid score is no judgement of the text: it is unknown, not 0.
+            # An invalid score does not rate the text: it is unknown, not 0.
             case _:
                 return None

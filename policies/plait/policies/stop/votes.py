@@ -143,7 +143,7 @@ class SPRT(StopRule):
     Among the a votes for the first answer and the b votes for the second, the share of the first is 1/2 (no winner) or
     `share`. The vote ends when a ln(2 share) + b ln(2 - 2 share) reaches ln((1 - beta) / alpha).
 
-    Differs from the authors' code (`consol`): the test never concludes that no answer wins, as the full vote then still
+    Differs from the authors' code (`consol`): the test never ends with "no answer wins", as the full vote then still
     has a verdict. Branches count in the order in which they end. `share` is ours; with it 6 votes to none end the vote,
     or 8 to 1. Their released settings, `share=0.5001,beta=0.949976`, come to a lead of three votes, and so does their
     mixture test (a prior Beta(10^6, 10^6) cut at 1/2).
