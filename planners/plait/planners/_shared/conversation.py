@@ -138,13 +138,13 @@ class ToolConversation:
     def are_same(self, one: Turn, other: Turn) -> bool:
         """Return whether two turns are equal: the same calls in the same order, or the same text without calls."""
         if not one.calls and not other.calls and self.functions:
-            return True  # both turns are answers, and the task has read both
+            return True  # Both turns are answers, and it is known which answer counts.
         if not one.calls or not other.calls or any(call.wrong for call in (*one.calls, *other.calls)):
             return one.text == other.text and one.ended == other.ended
         return list(map(self._key, one.calls)) == list(map(self._key, other.calls))
 
     def is_free_of_effects(self, turn: Turn) -> bool:
-        """Whether the calls of a turn may be discarded after they ran: their tools have no side effects or approval."""
+        """Return whether the results of a turn's calls may be discarded: no tool has side effects or needs approval."""
         known = {tool.name: tool for tool in self.ctx.brief.tools}
         specs = [known.get(call.name) for call in turn.calls]
         return all(spec is not None and not spec.side_effects and not spec.approve for spec in specs)

@@ -30,8 +30,8 @@ def to_functions(tools: Iterable[ToolSpec]) -> tuple[Function, ...]:
 
 
 def build_instructions(functions: Sequence[Function], dialect: Dialect) -> str:
-    """Return a model's instructions: its functions and how to call them. If the server takes functions, the text omits
-    their list (`without_words`)."""
+    """Return a model's instructions: its functions and how to call them. Servers with native functions get them only as
+    functions (`without_words`)."""
     if dialect == "native":
         return _NATIVE.format(functions=describe_functions(functions))
     return _ACTION.format(functions=list_functions(functions))

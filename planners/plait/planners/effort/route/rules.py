@@ -64,7 +64,7 @@ class Signs:
 
     @classmethod
     def of(cls, drafts: Sequence[Draft], verifier: bool = False) -> Signs:
-        """Count the answers of probes. `verifier`: the task has one, even if no probe gave it an answer to judge."""
+        """Count the answers of probes. `verifier`: the task has a verifier, even if there is no answer to judge."""
         votes: dict[str, int] = {}
         for draft in drafts:
             if draft.key is not None and draft.claim is not None:

@@ -170,7 +170,7 @@ class Growth:
     # -- what became of a node ----------------------------------------------------------------------------------------
 
     async def _settle_and_score(self, node: SearchNode, finished: bool) -> None:
-        """Settle what a node is, score it, and tell the search. One that was given up meanwhile makes no call."""
+        """Set a node's outcome, score the node, and report it. A node that was pruned meanwhile makes no call."""
         if node.outcome == "pruned":
             self.done(node)
             return

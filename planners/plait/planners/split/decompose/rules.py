@@ -162,7 +162,7 @@ def choose_tier(split: Split, hints: Set[str]) -> Tier:
     """Return the confidence that a sound split is right, by the published rules.
 
     High: an explicit count, list markers, two questions, or a word for several together with data or n. Medium: a list
-    between commas, "for each", a plural before a colon, a category that is done piece by piece, or three pieces.
+    with commas, "for each", a plural before a colon, a category with separate pieces, or three pieces.
     """
     if any(name in hints for name in _STRONG) or "multiple" in hints:
         return "high"
