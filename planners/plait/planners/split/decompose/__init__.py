@@ -145,7 +145,7 @@ class Decompose(Flow):
         )
 
     def split(self, asker: Asker, result: Result) -> Plan | str:
-        """Return the steps of the extracted pieces and their join, or the reason why there are none."""
+        """Return the steps of the extracted pieces and their join, or the reason for no split."""
         if result.finish == "length":  # A truncated list of pieces would look complete.
             return "the extraction was cut off"
         split = read_split(read_object(result.text))

@@ -71,7 +71,7 @@ class Split(Frozen):
     context: str | None = None
     """Text that every piece needs."""
     data: tuple[str, ...] | None = None
-    """The pieces; empty if `n` is set."""
+    """The pieces; `None` if `n` is set."""
     n: int | None = None
     """Number of texts to write from the same instruction."""
     category: str = ""

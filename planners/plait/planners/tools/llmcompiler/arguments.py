@@ -56,7 +56,7 @@ class Arguments:
 
     @property
     def bare(self) -> bool:
-        """Whether there is text without quotes that may be one argument or several: who knows the tool can tell."""
+        """Whether some text without quotes may be one argument or several, which only the tool's schema decides."""
         return any(item.bare for item in self.items) and all(item.key is None for item in self.items)
 
 
@@ -159,7 +159,7 @@ class _Parser:
         return items
 
     def value(self, closer: str, depth: int) -> tuple[JsonValue, bool]:
-        """Read a value that ends at a comma, at `closer`, or at the end; also say whether it is text without quotes."""
+        """Return a value that ends at a comma, at `closer`, or at the end, and whether it is text without quotes."""
         if depth > _DEEPEST:
             self._odd()
         self._skip()

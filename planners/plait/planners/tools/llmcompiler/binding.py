@@ -30,7 +30,7 @@ _SPECIAL = ("$ref", "$text", "$literal")
 
 @dataclass(slots=True)
 class Binding:
-    """A task's call: arguments for `ToolCall`, the steps they refer to, and why it cannot be made, if it cannot."""
+    """A task's call: arguments for `ToolCall`, the steps they refer to, and the error of an invalid call."""
 
     args: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     needs: list[str] = field(default_factory=list[str])
@@ -43,8 +43,8 @@ class Binding:
 def bind(
     task: PlanTask, known: Mapping[int, str], spec: ToolSpec | None, results: Mapping[str, int] | None = None
 ) -> Binding:
-    """Return a task's call. `known`: the steps that it may refer to, by task number; an empty name stands for a task
-    that is not run. `results`: tasks by the names that the plan gave to their results.
+    """Return a task's call. `known`: the steps that it may refer to, by task number; an empty name marks a task that is
+    not run. `results`: tasks by the names that the plan gave to their results.
 
     Positional arguments get the parameters' names in the schema's order; those of a tool without a schema, or without a
     `spec` (unknown), are named `arg0`, `arg1`, … A string parameter gets a string: the source text of a number, and the

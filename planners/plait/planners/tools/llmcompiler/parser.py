@@ -193,8 +193,8 @@ class PlanText:
             self.repairs.append(f"a line that is no task was left out: {_head(line)}")
 
     def _interrupts(self, line: str, task: _Open) -> bool:
-        """Return whether a line starts a new task although the task before has no end. Inside a string only the next
-        task number does, since texts contain numbered lists."""
+        """Return whether a line starts a new task although the task before has no end. Inside a string only a greater
+        number does, since texts contain numbered lists."""
         if _STOP.match(line) and not task.quote:
             return True
         head = _HEAD.match(line) or _JOIN.match(line)

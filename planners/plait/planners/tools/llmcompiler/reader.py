@@ -251,7 +251,7 @@ class PlanReader:
         return sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
 
     def _scratchpad(self, branches: Sequence[Step]) -> Step | None:
-        """Return the join of what tasks observed, earlier plans' included; `None` if there is nothing to join."""
+        """Return the join of all observations, including those of earlier plans, or `None` without observations."""
         needs = (*([self._earlier] if self._earlier else []), *(step.name for step in branches))
         if not needs:
             return None

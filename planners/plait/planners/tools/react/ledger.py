@@ -164,7 +164,7 @@ class Ledger:
     def _adapt(
         self, outcome: CallOutcome, call: CallRequest, asked: tuple[Agent, str] | None, ran: bool
     ) -> CallOutcome:
-        """Return a call's outcome for the model: an agent's answer with who failed, found tools as they are offered."""
+        """Return a call's outcome for the model: an agent's answer with any failed agent's name, or found tools."""
         # One turn may call several agents: the model must see which one failed.
         if asked is not None:
             who = f"the agent {call.name}, asked {asked[1][:80]!r}: "

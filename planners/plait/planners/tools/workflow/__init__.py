@@ -1,4 +1,4 @@
-"""Planner `workflow`: a plan with conditions, loops and questions to people, checked before anything of it runs."""
+"""Planner `workflow`: a plan with conditions, loops and questions to people, checked completely before it runs."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def has_effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
 
 
 def list_parts(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[WorkflowRef, Schema]]:
-    """Yield the available values and their parts, up to three levels deep; the first item stands for a list."""
+    """Yield the available values and their parts, up to three levels deep, with the first item of each list."""
     todo: list[tuple[WorkflowRef, Schema]] = [
         (WorkflowRef(name, ()), schema) for name, schema in scope.items() if name != QUESTION
     ]

@@ -116,7 +116,7 @@ class Refine(Planner):
         return rounds
 
     def size(self) -> int:
-        """Return the number of drafts in the largest round or, if greater, in the largest workspaces."""
+        """Return the number of drafts in the largest round or, if greater, in all workspaces of that round."""
         most = max(self.rounds)
         return most * (min(self.max_prompt_items, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
 

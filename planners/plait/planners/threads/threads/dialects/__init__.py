@@ -106,7 +106,7 @@ class Dialect(ThreadLimits):
     """Whether a malformed or repeated item keeps its place in the join, as an unsuccessful thread. Otherwise it is
     dropped."""
     inline: bool = False
-    """The model writes on after a spawn list that cannot be read or has no more threads left. Off: its line ends."""
+    """Whether the model continues after a spawn list that is unreadable or over the limits. Otherwise it ends."""
     replaces: bool = False
     """Whether the join replaces the spawn list: the parent then continues from before the last `open`."""
     wrong: FreeText = ""

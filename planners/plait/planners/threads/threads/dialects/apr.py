@@ -31,7 +31,7 @@ _MAX_NODES = 4096
 
 
 class Apr(Dialect):
-    """Items are nodes of the parent's search; the notes hold target, numbers and steps of each node so far."""
+    """Items are nodes of the parent's search. The notes hold target, numbers and steps of each node so far."""
 
     def opening(self, prompt: str, text: str) -> str:
         """Return the initial state of the search. Raises `TaskError` if the text has no puzzle."""
