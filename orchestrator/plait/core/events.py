@@ -54,6 +54,8 @@ class Hints:
     """The same for siblings that begin with the same context; empty without any."""
     burst_size: int = 1
     """How many they are."""
+    program: str = ""
+    """The client's session, which all its runs share; empty without one."""
     origin: str = ""
     """The same for all lines that begin alike, and for every continuation of them: where the first of them went,
     the context of the others is cached."""

@@ -28,6 +28,8 @@ HandOver = Callable[[str, object], Plugin]
 """Makes a plugin that a program hands over as it is (an instance, a class, a function) known, and returns its name and
 options. Takes the plugin's kind first."""
 _KINDS = {"policies": "policy"}
+DERIVED_SESSION = "~"
+"""First character of a session that a server derived from the beginning of a conversation."""
 _LIMITS = ("tokens", "seconds")
 """Limits of the budget that may be given by themselves."""
 
@@ -186,7 +188,8 @@ class Request(Frozen):
     rights: Rights = Field(default=Rights.model_construct(), exclude_if=lambda rights: rights == Rights())
     """What its steps may ask for, with any planner. A server sets them."""
     session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
-    """Which conversation or job of the caller's it belongs to; kept with the run."""
+    """Which conversation or job of the caller's it belongs to; kept with the run, and sent to the serving stack as the
+    session of its first trajectory."""
     approve: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         default=(), exclude_if=lambda approve: not approve
     )

@@ -24,6 +24,7 @@ from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import FORWARDED, find_row, fit_in_header, is_set
+from .sessions import conversation_session, normalise_session, session_from_headers
 from .structured_output import ClientObject, StructuredOutputFields
 
 __all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
@@ -113,10 +114,18 @@ class Body(StructuredOutputFields):
     include_reasoning: bool = True
     cache_salt: str | None = Field(default=None, max_length=1000)
     priority: int | None = None
-    session_id: str | None = Field(default=None, max_length=200)
+    session_id: str | None = None
 
     _size: int = PrivateAttr(0)
+    _session: str = PrivateAttr("")
     _bytes: BodyBytes | None = PrivateAttr(None)
+
+    def set_session(self, headers: Mapping[str, str]) -> None:
+        """Take the client's session: from the body, else from the headers, else the key of its cached prompts."""
+        own, key = self.session_id or "", getattr(self, "prompt_cache_key", None)
+        self._session = normalise_session(own) if own else session_from_headers(headers)
+        if not self._session and isinstance(key, str) and key:
+            self._session = normalise_session(key)
 
     @property
     def is_long(self) -> bool:
@@ -214,6 +223,7 @@ class Body(StructuredOutputFields):
         return Request.of(
             {
                 "messages": list(messages) or None,
+                "session": self._session or conversation_session(messages),
                 "planner": extra.planner or strategy.planner,
                 "policies": (strategy.policies or None) if extra.policies is None else extra.policies,
                 "model": strategy.model,
@@ -232,7 +242,6 @@ class Body(StructuredOutputFields):
 _REQUEST = {
     "seed": "seed",
     "metadata": "metadata",
-    "session": "session_id",
     "salt": "cache_salt",
     "priority": "priority",
     "parallel_tool_calls": "parallel_tool_calls",
