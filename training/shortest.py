@@ -1,8 +1,8 @@
 """`python -m training.shortest`: supervised training of the bundled model on its own verified shortest threads.
 
 python -m training.shortest problems --count 450 --out problems.jsonl
-plait learn rollouts problems.jsonl --collect branches=8 --out r.jsonl --journal runs.plait --task countdown --worker engine \
-    --planner threads:n=8,answer.temperature=1,part.temperature=1
+plait learn rollouts problems.jsonl --collect branches=8 --out r.jsonl --journal runs.plait \
+    --task countdown --worker engine --planner threads:n=8,answer.temperature=1,part.temperature=1
 plait runs export --from runs.plait --out data.jsonl --select verified=true,cheapest=1,distinct=true
 python -m training.shortest train --data data.jsonl
 python -m training.shortest evaluate --problems 600 --out experiments/shortest

@@ -34,9 +34,8 @@ from pathlib import Path
 from typing import Any
 
 from plait import AsyncOrchestrator, Config
-from plait.apps.batch.rows import Order, in_order
 from plait.apps.batch.outcome import outcome
-from plait.apps.batch.rows import BatchRow
+from plait.apps.batch.rows import BatchRow, Order, in_order
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.progress import for_each
 from plait.core.messages import pluralise
@@ -127,7 +126,7 @@ async def measured(ways: Sequence[str], rounds: int, seconds: float, kept: Path)
     """Write what each way came to in each round, a row for each file."""
     played = dict.fromkeys(ways, 0)
     config = Config(journal="off")
-    engine = Engine(config.model, slots=UNDER_WAY, kv_cache_memory_bytes=CACHE * BYTES_A_TOKEN, block_size=32)
+    engine = Engine(config.model, slots=UNDER_WAY, kv_cache_memory_bytes=CACHE * BYTES_A_TOKEN)
     with tempfile.TemporaryDirectory() as folder:
         async with AsyncOrchestrator(workers=[engine], config=config) as orchestrator:
             made: dict[str, Callable[[], Awaitable[float]]] = {}

@@ -165,7 +165,7 @@ async def measured(
     found: dict[str, dict[str, list[Measurement]]] = {name: {policy: [] for policy in policies} for name in names}
     with widened() as model:
         options: dict[str, Any] = {
-            "model": str(model), "slots": SLOTS, "block_size": BLOCK, "threads": 1,
+            "model": str(model), "slots": SLOTS, "engine_args": {"block_size": BLOCK}, "threads": 1,
             "kv_events": events, "kv_cache_memory_bytes": CACHE * BYTES_A_TOKEN,
         }  # fmt: skip
         # each engine on one core: with two cores, two engines on each

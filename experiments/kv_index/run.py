@@ -22,7 +22,7 @@ from typing import Any
 
 from plait.core.prefix_index import PrefixIndex
 from plait.workers._shared.cached_blocks import CachedBlocks
-from plait.workers.http.kv_events import EventReader
+from plait.workers._shared.kv_events import EventReader
 
 from .._tools.vllm_cache import ANSWER, BLOCK, TOGETHER, Cache
 

@@ -24,8 +24,9 @@ PLACED = (["affinity"], ["gang"], ["random"])
 async def run() -> list[Row]:
     """Measure and return the table's rows."""
     rows: list[Row] = []
+    options = {"model": Config(journal="off").model, "slots": 64, "engine_args": {"block_size": BLOCK}}
     for engines in (1, 2):
-        workers = pool(engines, options={"model": Config(journal="off").model, "slots": 64, "block_size": BLOCK})
+        workers = pool(engines, options=options)
         figures: dict[tuple[str, str], list[float]] = {}
         for policies in PLACED if engines > 1 else PLACED[:1]:
             config = Config(journal="off", policies=tuple(Plugin(name=name) for name in policies))
@@ -36,7 +37,7 @@ async def run() -> list[Row]:
                         plans = [make(seed + i) for i in range(RUNS)]
                         figure = await measured(orchestrator, plans)
                         figures.setdefault((name, policies[0]), []).append(figure)
-            workers = pool(engines, options={"model": Config(journal="off").model, "slots": 64, "block_size": BLOCK})
+            workers = pool(engines, options=options)
         for name in WORKLOADS:
             for policies in PLACED[:-1] if engines > 1 else PLACED[:1]:
                 ours = spread(figures[name, policies[0]])

@@ -1,4 +1,5 @@
-"""What the journal and a policy that places cost a step, in calls: no more than so many times a step without them."""
+"""What the journal and a policy that places add to a step, in calls. A step without them gets cheaper on its own, so
+the limits are calls and not ratios."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ async def test_a_step_costs_little_more_with_the_journal(shape: str, tmp_path: P
                 answer = await orchestrator.run(plan=plan)
                 assert answer.status == "done"
         calls[written] = counter.calls
-    assert calls[True] <= 1.2 * calls[False], f"{calls[False] / 91:.0f} calls a step, {calls[True] / 91:.0f} written"
+    assert (calls[True] - calls[False]) / 91 <= 50, f"{calls[False]} calls, {calls[True]} written"
 
 
 @pytest.mark.parametrize("engines", [4, 64])
@@ -61,4 +62,4 @@ async def test_a_step_costs_little_more_where_it_is_placed(engines: int, charact
                 answer = await orchestrator.run("why " * (characters // 4), planner="sample:n=64", policies=policies)
                 assert answer.status == "done", answer.failure
         calls[placed] = counter.calls
-    assert calls[True] <= 1.3 * calls[False], f"{calls[False] / 65:.0f} calls a step, {calls[True] / 65:.0f} placed"
+    assert (calls[True] - calls[False]) / 65 <= 190, f"{calls[False]} calls, {calls[True]} placed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -306,3 +307,14 @@ def test_a_tick_reviews_only_the_runs_whose_policies_asked() -> None:
     world.tick()
     world.tick()
     assert seen == ["s", "s"]
+
+
+class Watching(Always):
+    needs_counts: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(("policy", "report"), [(Watching(), True), (Always(), False)])
+def test_a_policy_that_reads_counts_has_them_reported(policy: Policy, report: bool) -> None:
+    world = World(policies={"watching": policy})
+    world.submit(think("a"), join("all", "a"), policies=["watching"])
+    assert world.job("a").report is report

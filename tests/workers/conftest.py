@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -24,10 +25,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("models") / "tiny")
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def engine(tiny_model: Path) -> AsyncIterator[Engine]:
-    """A running engine with that model; its tests run on the session's loop."""
-    engine = Engine(str(tiny_model), slots=16, kv_cache_memory_bytes=32 << 20, threads=1, dtype=SERVER_DTYPE)
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["shared", "own"])
+async def engine(tiny_model: Path, request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    """A running engine with that model, its EngineCore in this process and in its own; its tests run on the session's
+    loop."""
+    small: dict[str, Any] = {"slots": 16, "kv_cache_memory_bytes": 32 << 20, "threads": 1, "dtype": SERVER_DTYPE}
+    engine = Engine(str(tiny_model), process=request.param, **small)
     with PLACE.lent():
         await engine.start()
     yield engine

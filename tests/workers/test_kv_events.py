@@ -16,10 +16,9 @@ from plait import AsyncOrchestrator, ModelCall, Plan, Step
 from plait.core.events import CacheChanged, event_adapter
 from plait.core.interfaces import CacheUpdate
 from plait.core.ops import Plugin
-from plait.core.result import Result
 from plait.runtime.client.config import Config
 from plait.workers._shared.cached_blocks import BlockRemoved, BlockStored, CachedBlocks, Mailbox, read
-from plait.workers.http.kv_events import EventReader, KvEvents
+from plait.workers._shared.kv_events import EventReader, KvEvents
 from plait.workers.scripted import Reply, Scripted
 
 msgspec = pytest.importorskip("msgspec")
@@ -210,7 +209,7 @@ async def test_a_server_is_followed_and_asked_again_over_sockets() -> None:
         async with asyncio.timeout(300):
             reader = aiter(events.mailbox)
             assert await anext(reader) == CacheUpdate(cleared=True)
-            events.add_prompt(5, Result(prompt_ids=(*LONG, 0, 0, 0, 0)), "", "")
+            events.add_prompt(5, (*LONG, 0, 0, 0, 0), "", "")
             while not asked.done():
                 await publisher.send_multipart(message(1, FORKED))
                 await asyncio.sleep(0.02)
@@ -233,7 +232,7 @@ async def test_a_server_that_publishes_elsewhere_is_not_believed_to_hold_nothing
         events = KvEvents(f"tcp://127.0.0.1:{free.getsockname()[1]}", None)
         events.start()
         for attempt in range(20):
-            events.add_prompt(attempt, Result(prompt_ids=(1,) * 300), "", "")
+            events.add_prompt(attempt, (1,) * 300, "", "")
         await asyncio.sleep(0.5)
         await events.close()
     assert [each async for each in events.mailbox] == [CacheUpdate(cleared=True)]

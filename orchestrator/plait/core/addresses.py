@@ -21,8 +21,6 @@ from typing import cast
 
 from .errors import PluginError
 
-__all__ = ["allow", "check", "find_addresses", "is_allowed", "resolve"]
-
 _ADDRESS = re.compile(r"[\w.]+:\w+")
 _allowed: dict[str, None] = {}
 _modules: dict[str, None] = {}

@@ -16,8 +16,6 @@ from .ops import Plugin
 from .plan import Step
 from .tools.tool import is_name
 
-__all__ = ["Agent"]
-
 
 def _as_plugin(value: object) -> object:
     return {"name": value} if isinstance(value, str) else Plugin.of(value) if isinstance(value, Flow) else value

@@ -23,8 +23,6 @@ from .declarations import PluginModel
 from .ops import Part, Text
 from .sampling import Generation, StructuredOutput
 
-__all__ = ["CallConfig", "Uses", "WithCallConfigs"]
-
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 

@@ -17,20 +17,6 @@ from typing import ClassVar, Literal
 
 from .values import Frozen
 
-__all__ = [
-    "Access",
-    "BranchCount",
-    "CodeAddress",
-    "Fidelity",
-    "Free",
-    "ModelName",
-    "PlanSpec",
-    "PluginModel",
-    "ServerFile",
-    "TokenCount",
-    "ToolName",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:

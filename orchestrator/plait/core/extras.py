@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["extra"]
-
 
 def extra(module: str, remedy: str, error: type[Exception]) -> ModuleType:
     """Return a module of a package that may not be installed.

@@ -25,8 +25,6 @@ from referencing.jsonschema import DRAFT202012, SchemaRegistry, specification_wi
 
 from .regex import expression
 
-__all__ = ["Fault", "check_schema", "faults"]
-
 STEPS = 10_000
 """Looks at one keyword of a schema, or of an expression at one name, that a check of a value may take: some hundredths
 of a second, as it may be on the event loop."""

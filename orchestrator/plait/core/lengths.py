@@ -12,8 +12,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-__all__ = ["ENOUGH", "QUANTILE", "SHARE", "expected_tokens", "quantile"]
-
 ENOUGH = 8
 """Lengths in a full sample. In a smaller one each counts an eighth, and the next wider sample counts for the rest."""
 LATEST = 64

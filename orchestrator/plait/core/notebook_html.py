@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-__all__ = ["bar", "escape_text", "table"]
-
 _TEXT = 300
 
 

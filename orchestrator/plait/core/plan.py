@@ -84,6 +84,11 @@ class Step(Frozen):
             raise ValueError(f"join {self.name!r} has no branches: name them in `needs`")
         return self
 
+    @property
+    def feeds_reader(self) -> bool:
+        """Whether its planner's reader gets its text while it is written."""
+        return self.expands and self.op.kind == "think" and bool(self.op.stream)
+
     def token_cost(self) -> float:
         """Return how much it counts in the length of a path: tokens a think step may generate, 1 for a call, 0 for a
         join."""

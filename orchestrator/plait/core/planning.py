@@ -23,18 +23,6 @@ from .sampling import Sampling, StructuredOutput, Thinking, resolve
 from .task import Task
 from .view import Branch
 
-__all__ = [
-    "NO_THINKING",
-    "CallOptions",
-    "OnBranches",
-    "OnResult",
-    "TrajectoryOptions",
-    "call_model",
-    "derive",
-    "fraction",
-    "pass_through",
-]
-
 
 def derive(seed: int, *place: int | str) -> int:
     """Return the seed of one model call: a 52-bit hash of the request's seed and the call's place in the plan.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["Float", "float_type"]
-
 Float = Literal["bfloat16", "float32"]
 
 _X86 = frozenset({"avx512_bf16", "amx_bf16"})

@@ -9,8 +9,6 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["MAIN", "Cell", "harness", "has_returned", "normalise_output", "read_outputs", "wrap_main"]
-
 Cell = tuple[str, JsonValue]
 """What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
 `("none", None)` where the program was ended before."""

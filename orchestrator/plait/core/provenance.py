@@ -15,8 +15,6 @@ from .request import Request
 from .tools.tool import ToolSpec
 from .values import Frozen
 
-__all__ = ["Provenance", "called", "check", "digest_of", "facts", "models_of", "tool_digests"]
-
 _NOT_OF_THE_ANSWER = {
     "text", "asked", "messages", "fairness_group", "fairness_weight", "priority", "salt", "tenant", "session",
     "metadata", "retries",

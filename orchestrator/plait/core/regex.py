@@ -13,8 +13,6 @@ from typing import Protocol, cast
 
 import re2  # pyright: ignore[reportMissingTypeStubs]
 
-__all__ = ["Expression", "ExpressionMatch", "expression"]
-
 LONGEST = 4000
 """Characters of an expression."""
 LARGEST = 10_000

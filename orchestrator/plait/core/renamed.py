@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import ParamSpec, TypeVar
 
-__all__ = ["CLASSES", "PLUGINS", "REMOVED_IN", "WORDS", "accept", "class_name", "current", "warn"]
-
 REMOVED_IN = "0.3"
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -22,8 +22,6 @@ from .sampling import Generation, StructuredOutput
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
 
-__all__ = ["HandOver", "Request", "Retries", "as_tuple"]
-
 HandOver = Callable[[str, object], Plugin]
 """Makes a plugin that a program hands over as it is (an instance, a class, a function) known, and returns its name and
 options. Takes the plugin's kind first."""
@@ -94,6 +92,10 @@ def _names(given: object) -> object:
 _Plugin = Annotated[Plugin, BeforeValidator(_plugin)]
 
 
+_GENERATION = Generation.model_construct()
+_RIGHTS = Rights.model_construct()
+
+
 class Retries(Frozen):
     """How many more times a step of each kind may be tried after a failure that says it is retryable."""
 
@@ -140,7 +142,7 @@ class Request(Frozen):
     n: int | None = Field(default=None, ge=1, exclude_if=lambda n: n is None)
     """How many branches, for planners that have such an option."""
     generation: Generation = Field(
-        default=Generation.model_construct(), exclude_if=lambda generation: generation == Generation()
+        default=_GENERATION, exclude_if=lambda generation: generation is _GENERATION or generation == _GENERATION
     )
     """How text is generated: `max_tokens`, `temperature`, `top_p` of the answer, the rest of all model calls that do
     not say it themselves."""
@@ -185,7 +187,7 @@ class Request(Frozen):
     """Of the cached prefixes of all steps that have none of their own (`ModelCall.salt`): what keeps tenants apart."""
     tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
     """Who asks, where a server has several tenants."""
-    rights: Rights = Field(default=Rights.model_construct(), exclude_if=lambda rights: rights == Rights())
+    rights: Rights = Field(default=_RIGHTS, exclude_if=lambda rights: rights is _RIGHTS or rights == _RIGHTS)
     """What its steps may ask for, with any planner. A server sets them."""
     session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
     """Which conversation or job of the caller's it belongs to; kept with the run, and sent to the serving stack as the

@@ -93,7 +93,9 @@ class Usage(Frozen):
     uncounted_prompt: int = 0
     """By how many tokens `prompt` may be wrong at most: it is an estimate where the server said nothing of it. Budgets
     take them for read."""
-    sources: Sources = Field(default=NO_SOURCES, exclude_if=lambda sources: sources == NO_SOURCES)
+    sources: Sources = Field(
+        default=NO_SOURCES, exclude_if=lambda sources: sources is NO_SOURCES or sources == NO_SOURCES
+    )
     """Who counted each of these. A worker may leave it out: what it says is then `server`."""
 
     def __add__(self, other: Usage) -> Usage:

@@ -17,8 +17,6 @@ from .ops import ModelCall, ToolCall
 from .plan import Plan
 from .values import Frozen
 
-__all__ = ["ANY_HOST", "TEMPLATE_OWN", "Rights"]
-
 ANY_HOST = "*"
 """Among `Rights.image_hosts`: every host that is not this machine's or its network's by its name."""
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")

@@ -20,19 +20,6 @@ from pydantic import (
 
 from .values import Frozen, json_value
 
-__all__ = [
-    "ANSWER_FIELDS",
-    "THOUGHTS",
-    "Generation",
-    "LogitBias",
-    "Sampling",
-    "StructuredOutput",
-    "Thinking",
-    "answer_fields",
-    "resolve",
-    "set_fields",
-]
-
 Thinking = Literal["auto", "on", "off"]
 THOUGHTS = 8192
 """Most tokens of thoughts of a call that sets no `thinking_tokens`."""

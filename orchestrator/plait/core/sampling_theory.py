@@ -9,8 +9,6 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-__all__ = ["beta_mean", "branches_needed", "coverage", "majority_probability", "semantic_entropy", "votes_needed"]
-
 
 def branches_needed(p: float, epsilon: float, ceiling: float = 1.0) -> int:
     """Return N*, the fewest branches after which the next gains no more than `epsilon`: the smallest N with

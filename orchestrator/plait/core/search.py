@@ -18,8 +18,6 @@ from .step_handles import Chance, Trajectory
 if TYPE_CHECKING:
     from .flow import Context
 
-__all__ = ["Frontier", "Scorer", "Search", "SearchNode", "SearchTree"]
-
 Outcome = Literal["open", "expanded", "answer", "dead", "merged", "pruned"]
 """`open`: it may get children (or is being written). `expanded`: it has all the children that it will get. `merged`:
 its state was there already. `pruned`: given up by the search."""

@@ -20,8 +20,6 @@ from .plan import Plan, Step
 from .request import Retries
 from .values import Same
 
-__all__ = ["MOST_BYTES", "PlanCost", "ValueSize", "cost_of", "count_mentions", "measure_value"]
-
 MOST_BYTES = 64 << 20
 """Default limit of bytes of the values that a run puts together."""
 ATOM = 32

@@ -18,44 +18,6 @@ from pydantic import BaseModel, BeforeValidator, Field
 from .declarations import Access, BranchCount, Free, ModelName, ServerFile, TokenCount
 from .ops import Plugin
 
-__all__ = [
-    "Allocate",
-    "AnswerFrom",
-    "Arithmetic",
-    "Confidence",
-    "Count",
-    "Criterion",
-    "Deadline",
-    "Depth",
-    "DialectName",
-    "Early",
-    "FreeText",
-    "MaxBranches",
-    "MaxInputTokens",
-    "MaxPromptItems",
-    "MaxTools",
-    "MergeOption",
-    "MinBranches",
-    "Models",
-    "N",
-    "ObservationChars",
-    "OnFailure",
-    "OnePlugin",
-    "Path",
-    "Quorum",
-    "Records",
-    "Repairs",
-    "Rounds",
-    "Scorer",
-    "SearchOption",
-    "Separator",
-    "StopOnVerified",
-    "Style",
-    "Threshold",
-    "Warmup",
-    "Width",
-]
-
 
 def _as_plugin(value: object) -> object:
     return Plugin.of(value) if isinstance(value, str | BaseModel) else value

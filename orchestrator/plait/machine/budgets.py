@@ -99,11 +99,11 @@ def open_account(
     budget: Budget | None, owner: str, parent: Account | None, now: float, level: int = 0
 ) -> Account | None:
     """Return an account for `budget`, or the one around it where `budget` sets no limit."""
-    if budget is None or not budget.limits:
+    limits = {} if budget is None else budget.limits
+    if budget is None or not limits:
         return parent
     deadline = None if budget.seconds is None else now + budget.seconds
     account = Account(budget, owner, parent, deadline, level)
-    limits = budget.limits
     prompts = "prompt_tokens" in limits or "total_tokens" in limits or "cost" in limits
     account.prompts = prompts or (parent is not None and parent.prompts)
     account.thinking = "thinking_tokens" in limits or (parent is not None and parent.thinking)
@@ -113,9 +113,10 @@ def open_account(
 
 def open_run(request: Request, owner: str, now: float) -> Account | None:
     """Return the account of a whole run, if it has any limit."""
-    account = open_account(request.bounded, owner, None, now)
+    budget = request.bounded
+    account = open_account(budget, owner, None, now)
     if account is not None:
-        account.by_default = request.bounded is not request.budget
+        account.by_default = budget is not request.budget
     return account
 
 

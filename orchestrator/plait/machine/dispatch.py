@@ -306,7 +306,7 @@ class Dispatcher:
         step, first = node.step, node.attempts.live
         # A call with side effects must not run twice. A planner that streams the text of one attempt cannot take back
         # the steps that it has made of it.
-        if step.side_effects or (step.expands and step.op.kind == "think" and step.op.stream):
+        if step.side_effects or step.feeds_reader:
             return
         lane = node.place.lane
         if wish.worker is None:

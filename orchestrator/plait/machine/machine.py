@@ -365,7 +365,7 @@ class Machine:
             text = attempt.settle_resumption(bool(event.ids)) + text
         if text:
             attempt.add_text(text)
-            if node.step.expands and node.step.op.kind == "think" and node.step.op.stream:
+            if node.step.feeds_reader:
                 self._records.actions.append(Expand(node.id, attempt.id, delta=text))
         if reached is not None:
             self._limits.cut(reached)

@@ -32,8 +32,6 @@ from .sessions import normalise_session
 from .stream_events import text_of_step
 from .tenants import ServedRun, User
 
-__all__ = ["AguiApi", "AguiBody"]
-
 _WIRE = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True)
 _OUTSIDE = ("reasoning", "activity")
 """Roles of messages that do not belong to the conversation."""

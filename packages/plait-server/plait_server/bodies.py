@@ -27,8 +27,6 @@ from .fields import FORWARDED, find_row, fit_in_header, is_set
 from .sessions import conversation_session, normalise_session, session_from_headers
 from .structured_output import ClientObject, StructuredOutputFields
 
-__all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
-
 PREFIX = "plait/"
 AUTO = "auto"
 """In the name of a model: the planner that chooses a planner."""

@@ -21,8 +21,6 @@ from .errors import invalid
 from .structured_output import ClientObject
 from .tenants import ServedRun
 
-__all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
-
 TURN_SEPARATOR = "\n\n"
 """Text between the turns of an agent."""
 _ROLE_AND_TEXT = frozenset(("role", "content"))

@@ -17,8 +17,6 @@ from pydantic import JsonValue
 from plait.core.request import Request
 from plait.core.rights import Rights
 
-__all__ = ["FORWARDED", "LEDGER", "Row", "Support", "apply_rights", "find_row", "fit_in_header", "is_set"]
-
 Support = Literal["honoured", "passed on", "ignored", "refused"]
 
 

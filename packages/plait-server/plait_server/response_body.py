@@ -14,8 +14,6 @@ from .client_tools import ToolBody
 from .errors import ApiError, invalid
 from .structured_output import ClientObject
 
-__all__ = ["ResponseBody"]
-
 
 class TextFormat(ClientObject):
     """`text.format` of a response."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from plait.core.request import DERIVED_SESSION
 
-__all__ = ["MAX_SESSION_ID", "SESSION_HEADERS", "conversation_session", "normalise_session", "session_from_headers"]
-
 SESSION_HEADERS = (
     "x-session-id",  # vLLM, its router, llm-d
     "x-dynamo-session-id",

@@ -13,8 +13,6 @@ from plait.core.task import Style, Task
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import Dialect, read_calls
 
-__all__ = ["Actions", "By"]
-
 By = Literal["name", "arguments", "hierarchical", "multiset"]
 
 

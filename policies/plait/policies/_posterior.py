@@ -11,8 +11,6 @@ from plait.core.result import Result
 
 from ._ballots import Signal, confidence_signal
 
-__all__ = ["AnswerPosterior", "vote_confidence"]
-
 EDGE = 1e-3
 """A vote is never taken for surer than 1 - EDGE, nor for less sure than EDGE."""
 

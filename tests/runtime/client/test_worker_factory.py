@@ -59,7 +59,7 @@ def test_fewer_gpus_than_the_model_is_spread_over_are_refused() -> None:
 
 def test_a_part_of_a_gpu_is_a_part_of_its_memory() -> None:
     (engine,) = worker_factory.workers(Config(gpus=0.5), Plugins())
-    assert engine._options["gpu_memory_utilization"] == 0.45
+    assert engine._options["engine_args"] == {"gpu_memory_utilization": 0.45}
 
 
 @pytest.mark.parametrize(("name", "value"), [("gpus", 1), ("cpus", 2), ("placement", "pack")])

@@ -63,7 +63,7 @@ async def test_a_follower_gets_the_text_while_it_is_written(planner: str) -> Non
     worker = Noting()
     async with AsyncOrchestrator(workers=[worker], journal="off") as plait:
         texts = [event.text async for event in plait.stream("go", planner=planner, modes=["text"])]
-    assert all(worker.streams) and len(texts) >= 3 and worker.deltas >= 3
+    assert all(worker.streams) and len(texts) >= 2 and worker.deltas >= 3
     if planner == "single":
         assert "".join(texts) == WORDS
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
+import os
 import shutil
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers.engine import Engine
 from tests.one_engine import PLACE, opened
+
+from ..vllm_server import SERVER_DTYPE
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
@@ -204,17 +210,100 @@ async def test_too_little_memory_is_said_before_anything_is_loaded(tiny_model: P
         await Engine(str(tiny_model), kv_cache_memory_bytes=1 << 50).start()
 
 
-async def test_a_second_engine_in_one_process_is_refused(engine: Engine, tiny_model: Path) -> None:
-    with PLACE.lent(), pytest.raises(EngineError, match="already has an engine"):
-        await Engine(str(tiny_model), name="second", kv_cache_memory_bytes=16 << 20, threads=1).start()
-    assert (await generate(engine, "w5 w6", max_tokens=5)).usage.completion == 5
+async def test_a_second_engine_stands_beside_one_with_a_process_of_its_own(engine: Engine, tiny_model: Path) -> None:
+    first = await generate(engine, "w5 w6", max_tokens=5)
+    assert first.usage.completion == 5
+    with PLACE.lent():
+        if engine.options.process == "shared":
+            with pytest.raises(EngineError, match="already has an engine"):
+                await Engine(str(tiny_model), name="second", kv_cache_memory_bytes=16 << 20, threads=1).start()
+        else:
+            async with opened(tiny_model, process="shared", dtype=SERVER_DTYPE) as second:
+                both = await asyncio.gather(*(generate(each, "w5 w6", max_tokens=5) for each in (engine, second)))
+            assert both[0].token_ids == both[1].token_ids == first.token_ids
+    assert await generate(engine, "w5 w6", max_tokens=5) == first
 
 
 # --- engines of their own, one after another ---
 
 
+def process_id(engine: Engine) -> int:
+    """Return the id of EngineCore's own process."""
+    assert engine._core is not None
+    return engine._core.engine.engine_core.resources.engine_manager.processes[0].pid
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended; a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 @pytest.mark.own_engine
-async def test_an_engine_that_could_not_start_leaves_its_place(tiny_model: Path, tmp_path: Path) -> None:
+async def test_an_engine_whose_process_dies_loses_its_requests_and_hangs_nowhere(tiny_model: Path) -> None:
+    async with opened(tiny_model, process="own") as engine:
+        health = engine.health()
+        assert await anext(health) is True
+        running = engine.run(job("w1", stream=True, max_tokens=400))
+        silent = asyncio.create_task(everything(engine, job("w2", max_tokens=400)))
+        await anext(running)
+        pid = process_id(engine)
+        os.kill(pid, signal.SIGKILL)
+        *_, end = [item async for item in running]
+        assert end == (await silent)[-1]
+        assert (end.kind, end.lost, end.retryable) == ("WorkerLost", True, True) and "SIGKILL" in end.message, end
+        assert await anext(health, "ended") == "ended"
+        (end,) = await everything(engine, job("w1"))
+        assert end.lost, end
+
+    async with opened(tiny_model, process="own") as engine:  # one that has nothing to do is missed too
+        health = engine.health()
+        await anext(health)
+        folder = engine._folder
+        pid = process_id(engine)
+        reload = asyncio.create_task(engine.reload(tiny_model))
+        os.kill(pid, signal.SIGKILL)
+        assert await asyncio.wait_for(anext(health, "ended"), 60) == "ended"
+        with contextlib.suppress(EngineError):  # or it was through before
+            await asyncio.wait_for(reload, 60)
+        (end,) = await everything(engine, job("w1"))
+        assert end.lost, end
+    assert not folder.exists() and ended(pid)
+
+
+@pytest.mark.slow
+@pytest.mark.own_engine
+async def test_a_process_ends_with_its_parent(tiny_model: Path) -> None:
+    """Also one that is killed, and a script without `if __name__ == "__main__"` starts the engine once."""
+    program = f"""
+import asyncio, os, signal
+from plait.workers.engine import Engine
+async def main():
+    engine = Engine({str(tiny_model)!r}, process="own", slots=4, threads=1, kv_cache_memory_bytes=32 << 20)
+    await engine.start()
+    print(engine._core.engine.engine_core.resources.engine_manager.processes[0].pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    script = tiny_model.parent / "script.py"
+    script.write_text(program)
+    parent = await asyncio.create_subprocess_exec(sys.executable, script, stdout=asyncio.subprocess.PIPE)
+    out, _ = await asyncio.wait_for(parent.communicate(), 300)
+    (pid,) = map(int, out.split())
+    for _ in range(300):
+        if ended(pid):
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail("the process of EngineCore outlived its parent")
+
+
+@pytest.mark.own_engine
+@pytest.mark.parametrize("process", ["shared", pytest.param("own", marks=pytest.mark.slow)])
+async def test_an_engine_that_could_not_start_leaves_its_place(
+    tiny_model: Path, tmp_path: Path, process: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     strange = shutil.copytree(tiny_model, tmp_path / "strange")
     config = json.loads((strange / "config.json").read_text())
     config |= {"architectures": ["NoSuchForCausalLM"], "model_type": "nosuch"}
@@ -222,10 +311,11 @@ async def test_an_engine_that_could_not_start_leaves_its_place(tiny_model: Path,
     small = {"kv_cache_memory_bytes": 100_000, "max_model_len": 500}
     for model, options, said in ((strange, {}, "does not know the architecture"), (tiny_model, small, "memory")):
         with pytest.raises(EngineError, match=said) as caught:
-            async with opened(model, **options):
+            async with opened(model, process=process, **options):
                 pass
         assert "\n" not in str(caught.value)
     assert not PLACE.locked()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.own_engine
@@ -233,8 +323,8 @@ async def test_engines_follow_one_another_however_they_ended(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made: list[tuple[int, ...]] = []
-    for _ in range(2):
-        async with opened(tiny_model) as engine:
+    for process in ("shared", "own"):
+        async with opened(tiny_model, process=process) as engine:
             made.append((await generate(engine, "w5 w6", max_tokens=5)).token_ids)
             await engine.close()
         (end,) = await everything(engine, job("w1"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from plait import AsyncOrchestrator, Config
@@ -13,11 +15,13 @@ from ..prefix_agreement import agreement
 
 @pytest.mark.engine
 @pytest.mark.own_engine
-async def test_the_index_agrees_with_the_hits_of_an_engine_that_evicts() -> None:
+@pytest.mark.parametrize("process", ["shared", pytest.param("own", marks=pytest.mark.slow)])
+async def test_the_index_agrees_with_the_hits_of_an_engine_that_evicts(process: str) -> None:
     config = Config(journal="off", policies=(Plugin(name="affinity"),))
-    engine = Engine(config.model, slots=4, kv_cache_memory_bytes=5 << 20, max_model_len=512, kv_events=True)
+    small: dict[str, Any] = {"slots": 4, "kv_cache_memory_bytes": 5 << 20, "max_model_len": 512, "kv_events": True}
+    engine = Engine(config.model, process=process, **small)
     async with AsyncOrchestrator(workers=[engine], config=config) as orchestrator:
-        assert engine._core is not None and engine._core.cached is not None
-        found = await agreement(orchestrator, engine.name, 0.15)  # the driver hears of it a few times a second
+        assert engine._core is not None and engine._core.on_prompt_end is not None
+        found = await agreement(orchestrator, engine.name, 0.8)  # the driver hears of it a few times a second
     assert found["hits"] > 15 and found["evictions"] >= 4, found
     assert len(found["wrong"]) <= 3, found

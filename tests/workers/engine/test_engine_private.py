@@ -17,7 +17,7 @@ from plait.workers.engine.engine_loader import arguments
 from plait.workers.engine.options import EngineOptions
 from plait.workers.engine.requests import EngineRequest
 from plait.workers.engine.vllm import Core
-from plait.workers.engine.vllm_internals import SPACES, bound_spaces, prefill_field, seen
+from plait.workers.engine.vllm_internals import SPACES, RequestProgress, bound_spaces, prefill_field, seen
 
 FIELDS = ("request_id", "new_token_ids", "new_logprobs", "prefill_stats")
 
@@ -47,6 +47,17 @@ def test_a_renamed_state_does_not_break_the_engines_thread(caplog: pytest.LogCap
     assert core._seen(request) is None
     assert core.peeks is False and core._seen(request) is None
     assert len([each for each in caplog.records if "report every step" in each.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_ids_that_go_through_a_pipe_go_in_no_report_that_may_overtake_them(bare: bool) -> None:
+    core: Any = Core.__new__(Core)
+    core._states, core.peeks, core.counts = {"inner": None}, True, {"steps": 256}
+    core._seen = lambda _: RequestProgress([1, 2], "ab", 0)
+    order = EngineRequest("1", Reporter(print), [1], Sampling(), False, inner="inner", bare=bare, tells=True)
+    core.running, news = {"1": order}, []
+    core._report_silent(news)
+    assert [item.ids for _, item in news] == ([] if bare else [(1, 2)])
 
 
 def test_a_state_is_read_where_it_is() -> None:

@@ -38,7 +38,7 @@ def test_a_form_is_left_out_only_where_it_may_be(required: bool, rejects: bool) 
     core.engine, core.running, core._inner = Rejecting(rejects), {}, {}
     core._tokens_input = lambda ids, **_: ids
     core.counts = {"prompt": 0, "cached": 0, "steps": 0}
-    core.cached, core._unkept = None, set()
+    core.on_prompt_end, core._unkept = None, set()
     form = StructuredOutput(kind="json", spec={"type": "object"}, required=required)
     params = SimpleNamespace(structured_outputs=form)
     order = EngineRequest("1", Reporter(print), [1, 2], Sampling(structured=form), False, params=params)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,7 @@ async def test_cancel_before_the_tool_has_begun() -> None:
     @tool
     async def never() -> None:
         begun.append(1)
+        await asyncio.sleep(0)
 
     worker = Tools([never])
     running = worker.run(job("never", 7)).__aiter__()
@@ -144,6 +146,19 @@ async def test_cancel_before_the_tool_has_begun() -> None:
     await asyncio.sleep(0)  # run() has made the tool's task, which has not had its turn
     await worker.cancel(7)
     assert await first == Result(finish="cancelled") and not begun
+
+
+async def test_an_async_tool_without_an_await_has_ended_when_it_begins() -> None:
+    held: ContextVar[int] = ContextVar("held", default=0)
+
+    @tool
+    async def once() -> int:
+        held.set(1)
+        return held.get()
+
+    told: list[object] = []
+    Tools([once]).begin(job("once", 7), told.append)
+    assert told == [Result(value=1)] and held.get() == 0
 
 
 async def test_cancel_gives_up_a_sync_tool_at_once_and_says_so(blocker: threading.Event) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ...core.errors import UsageError
-
-__all__ = ["INSTALL", "convert"]
 
 INSTALL = "pip install 'plait[gguf]' torch"
 
@@ -18,7 +17,7 @@ def convert(file: Path, folder: Path) -> None:
     missing.
     """
     try:
-        import accelerate  # noqa: F401  # transformers needs both to read the file
+        import accelerate  # noqa: F401  # pyright: ignore[reportMissingImports]  # transformers reads by both
         import gguf  # noqa: F401
         import torch
         from safetensors.torch import save_file
@@ -35,7 +34,8 @@ def convert(file: Path, folder: Path) -> None:
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(f"{file} is not a GGUF file of a model that transformers can read: {reason}") from None
     tokenizer.save_pretrained(folder)
-    config, weights = model.config, model.state_dict()
+    config: Any = model.config
+    weights = model.state_dict()
     del config.quantization_config  # it says GGUF, and the weights are not quantized any more
     if config.tie_word_embeddings:  # one tensor, which the format holds once
         del weights["lm_head.weight"]

@@ -24,14 +24,13 @@ from ..common.output import Output, opened
 from ..common.session import refuse_model
 from .standing import StandingEngine, began, make_folder, put, standing, take_down
 
-__all__ = ["down", "up"]
-
 _SLOTS = 128
 """Default number of requests that an engine decodes together, the same as the worker `engine`'s."""
 _START_TIMEOUT_S = 600.0
 """Seconds for an engine to be ready, unless the settings have `start_timeout`."""
 _SETTINGS = {
     "threads": "threads", "max_model_len": "max_model_len", "tensor_parallel": "tensor_parallel_size", "seed": "seed",
+    "engine_args": "engine_args",
 }  # fmt: skip
 """Settings that an engine has, and its own names for them."""
 
@@ -47,7 +46,7 @@ def up(
 ) -> None:
     """Start an engine that stays up. `plait run`, `eval`, `repl`, `serve` and the like join it where they are asked for
     the same model and for no worker or engine of their own. Settings of the engine: `--set slots=64`, `threads`,
-    `max_model_len`, `kv_cache_mib`, and `start_timeout`, the seconds that it has to be ready."""
+    `engine_args`, `max_model_len`, `kv_cache_mib`, and `start_timeout`, the seconds that it has to be ready."""
     if name is not None:
         if common.model not in (None, name):
             raise UsageError(f"one engine is started at a time: say {name} or --model {common.model}")

@@ -8,8 +8,6 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["canonical", "canonical_text"]
-
 _HOPS = 16
 """References that lead to references, at most."""
 Schema = Mapping[str, JsonValue]

@@ -7,17 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-__all__ = [
-    "Schema",
-    "arguments",
-    "is_assignable",
-    "made_kinds",
-    "needed_kinds",
-    "part",
-    "required_arguments",
-    "schema_of",
-]
-
 Schema = Mapping[str, JsonValue]
 _DEEPEST = 6
 _HANDLE = re.compile(r"(?:^|_)(?:id|key|token|ref|handle|uuid|iban|sku)s?$")

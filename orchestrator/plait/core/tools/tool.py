@@ -3,6 +3,7 @@ description for planners. The worker `tools` calls them."""
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import re
@@ -115,6 +116,14 @@ class Tool(Generic[P, R]):
     def once(self) -> bool:
         """Whether a call must never be tried twice."""
         return self.side_effects and not self.idempotent
+
+    @functools.cached_property
+    def suspends(self) -> bool:
+        """Whether a call may wait for something: an async function without an `await` ends where it is called."""
+        code: types.CodeType | None = getattr(self.fn, "__code__", None)
+        if code is None or not code.co_flags & inspect.CO_COROUTINE:
+            return True
+        return any(instruction.opname == "SEND" for instruction in dis.get_instructions(code))
 
     @functools.cached_property
     def spec(self) -> ToolSpec:

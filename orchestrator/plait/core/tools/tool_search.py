@@ -8,8 +8,6 @@ from pydantic import JsonValue
 
 from .tool import ToolSpec
 
-__all__ = ["MORE_TOOLS", "SHOWN", "read_found_tools", "tool_search_spec"]
-
 MORE_TOOLS = "more_tools"
 SHOWN = 12
 """How many tools a planner shows its model, where it has the choice."""

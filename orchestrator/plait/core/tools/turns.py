@@ -14,11 +14,6 @@ from ..chat import Message, assistant_message, call_id
 from ..values import split_reasoning
 from .calls import CLOSE, OPEN, loads, read_calls_in
 
-__all__ = [
-    "CallOutcome", "CallRequest", "Dialect", "HasParameters", "completes_call", "describe_functions", "list_functions",
-    "read_calls", "unreadable_calls", "without_words",
-]  # fmt: skip
-
 Dialect = Literal["native", "action"]
 _ACTION = re.compile(
     r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>(?:[^ \t\n][^\n]*)?)\n", re.MULTILINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -20,8 +20,6 @@ from ..journal.location import SCHEMES, Database, located
 from ..plugins.spec import typed
 from ..plugins.trust import own_code
 from .models import BUNDLED
-
-__all__ = ["EngineSettings", "RequestSettings", "StoreSettings", "WorkerSettings"]
 
 BUNDLED_MODEL = BUNDLED / "countdown"
 """Folder of the model that comes with the package."""
@@ -93,6 +91,7 @@ def _budget(value: object) -> object:
 
 
 def lower(value: object) -> object:
+    """Return a text in lower case; other values as they are."""
     return value.lower() if isinstance(value, str) else value
 
 
@@ -271,6 +270,16 @@ class EngineSettings(_Settings):
         default=None,
         ge=1,
         description="Most tokens of a prompt and its output together; what the model allows by default.",
+    )
+    engine_process: Literal["auto", "own", "shared"] | None = Field(
+        default=None,
+        description="Process of vLLM's scheduler and model: its `own`, or `shared` with plait. By default its own on a "
+        "GPU.",
+    )
+    engine_args: dict[str, Any] = Field(
+        default={},
+        description="Further arguments of vLLM's engine (`EngineArgs`), such as `max_num_batched_tokens`, "
+        "`quantization` or `speculative_config`.",
     )
 
 

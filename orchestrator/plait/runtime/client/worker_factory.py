@@ -217,6 +217,8 @@ def settings(config: Config) -> dict[str, Any]:
         "hints": config.hints,
         "data_parallel": config.data_parallel,
         "kv_events": config.kv_events,
+        "process": config.engine_process,
+        "engine_args": config.engine_args or None,
     }
     if config.worker == "http":
         if config.base_url is None:

@@ -90,7 +90,7 @@ class Driver:
         self._streamed: set[str] = set()
         """Runs whose model calls all stream."""
         self._loop = asyncio.get_running_loop()
-        self.jobs: JobTable = JobTable(workers, self._receive, self.now)
+        self.jobs: JobTable = JobTable(workers, self._receive, self.now, self._may_wait)
         self._collector = Collector(self._loop, collector)
         self.admission: Admission = Admission()
         """Limits the number of waiting runs, if it has a limit."""
@@ -370,24 +370,7 @@ class Driver:
     def _perform(self, action: Action) -> None:
         match action:
             case Dispatch():
-                job = action.job
-                node = self.machine.nodes.get(job.step)
-                if node is not None and node.step.side_effects and not self.recorder.intent(job):
-                    # Without the note a resumed run could not know that the call may have had effects.
-                    error = ConfigError("the call was not made: the journal could not be written before it")
-                    self._pump.inbox.append(Failed(at=self.now(), attempt=job.attempt, failure=as_failure(error)))
-                    return
-                if job.run in self._streamed and job.op.kind == "think" and not job.op.stream:
-                    job = replace(job, op=job.op.model_copy(update={"stream": True}))
-                # Ends of attempts name no run, so the pump looks it up here for watchers.
-                # Ends of attempts name no run, so the pump looks it up here for watchers.
-                self._pump.runs[job.attempt] = job.run
-                if getattr(self.jobs.workers.get(action.worker), "hints", False):
-                    job = replace(job, hints=self._hinter.hints(job, self.machine))
-                if self.traced is not None and (trace := self.traced(job.attempt)):
-                    job = replace(job, trace=trace)
-                share = (node.run.request.fairness_group if node is not None else None) or job.run
-                self.jobs.start(action.worker, job, self._contexts.get(job.run), share)
+                self._dispatch(action)
             case Expand():
                 slow_part = self.expander.slow_part(action, self.machine)
                 if slow_part is None:
@@ -418,6 +401,27 @@ class Driver:
             case _:
                 assert_never(action)
 
+    def _dispatch(self, action: Dispatch) -> None:
+        job = action.job
+        node = self.machine.nodes.get(job.step)
+        if node is not None and node.step.side_effects and not self.recorder.intent(job):
+            # Without the note a resumed run could not know that the call may have had effects.
+            error = ConfigError("the call was not made: the journal could not be written before it")
+            self._pump.inbox.append(Failed(at=self.now(), attempt=job.attempt, failure=as_failure(error)))
+            return
+        if job.run in self._streamed and job.op.kind == "think" and not job.op.stream:
+            job = replace(job, op=job.op.model_copy(update={"stream": True}))
+        # Ends of attempts name no run, so the pump looks it up here for watchers.
+        self._pump.runs[job.attempt] = job.run
+        if getattr(self.jobs.workers.get(action.worker), "hints", False):
+            job = replace(job, hints=self._hinter.hints(job, self.machine))
+        if self.traced is not None and (trace := self.traced(job.attempt)):
+            job = replace(job, trace=trace)
+        if self.recorder.urgent and job.op.kind == "call":
+            self._write_urgent()  # the call may be made at once, and end this process
+        share = (node.run.request.fairness_group if node is not None else None) or job.run
+        self.jobs.start(action.worker, job, self._contexts.get(job.run), share)
+
     def _expand(self, action: Expand, looked: asyncio.Future[object]) -> None:
         """Continue an expansion after its slow part has run on a thread."""
         # Its error is only marked as read: `expand` raises it again, and it then fails the step.
@@ -430,6 +434,11 @@ class Driver:
     def _tick(self) -> None:
         self._wake = None
         self._post(Tick(at=self.now()))
+
+    def _may_wait(self, attempt: int) -> bool:
+        """Return whether only followers read an attempt's text while it is written."""
+        live = self.machine.attempts.get(attempt)
+        return live is not None and not self.machine.is_reviewed(attempt) and not live.node.step.feeds_reader
 
     # -- workers -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import logging
 import math
 import reprlib
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import thread_time
@@ -21,7 +21,7 @@ from typing import Any, cast, get_args
 from pydantic import ValidationError
 
 from ...core.errors import RAISED, WorkerError
-from ...core.events import Count, Counted, Event, Failed, Job, Progressed, Stopped, Succeeded
+from ...core.events import Count, Counted, Event, Failed, Job, Stopped, Succeeded
 from ...core.interfaces import CacheUpdate, DirectWorker, Progress, Worker, direct
 from ...core.result import (
     NO_SOURCES,
@@ -39,6 +39,7 @@ from ...core.result import (
     as_failure,
 )
 from ...core.values import json_value, writable
+from ..journal.text_deltas import merge_deltas
 
 log = logging.getLogger("plait.driver")
 
@@ -51,6 +52,8 @@ BUSY_TURN_S = 0.0005
 MAX_BUSY_TURNS = 8
 """Maximum number of busy turns in a row that begin no job. A loop that is always busy begins jobs too."""
 
+TEXT_INTERVAL_S = 0.05
+"""Minimum seconds between two events with text of an attempt, where nothing but a follower reads it."""
 COUNT_TIMEOUT_S = 30.0
 """Timeout in seconds for counting a prompt; after it the size is estimated."""
 CLOSE_TIMEOUT_S = 60.0
@@ -58,6 +61,7 @@ CLOSE_TIMEOUT_S = 60.0
 
 _FINISHES = get_args(Finish)
 _NAMED = (None, *get_args(Source))
+_BY_WORKER = Sources.all("server")
 _TEXTS = ("why", "reasoning", "anew", "prior")
 
 MAX_COUNT = 1 << 40
@@ -141,14 +145,25 @@ class JobTable:
         workers: the workers that run them.
         post: called with each event.
         now: returns the time for events.
+        may_wait: returns whether an attempt's text may be posted `TEXT_INTERVAL_S` later.
     """
 
-    def __init__(self, workers: Iterable[Worker], post: Callable[[Event], None], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        workers: Iterable[Worker],
+        post: Callable[[Event], None],
+        now: Callable[[], float],
+        may_wait: Callable[[int], bool] = lambda attempt: False,
+    ) -> None:
         self.workers: dict[str, Worker] = {worker.name: worker for worker in workers}
         self._direct = {name: way for name, worker in self.workers.items() if (way := direct(worker)) is not None}
         self._loop = asyncio.get_running_loop()
         self._post = post
         self._now = now
+        self._may_wait = may_wait
+        self._texts: dict[int, list[Progress]] = {}
+        """By attempt: text that waits to be posted as one event, since there was an event of it a moment ago."""
+        self._timer: asyncio.TimerHandle | None = None
         self._doing: dict[int, asyncio.Task[None] | str] = {}
         """By attempt: the task that reads the worker's reports, or the name of a worker that calls back or has not
         begun."""
@@ -199,7 +214,7 @@ class JobTable:
 
     def abandon(self) -> None:
         """Drop all further reports, and stop the jobs."""
-        doing, self._doing = self._doing, {}
+        doing, self._doing, self._texts = self._doing, {}, {}
         for attempt, job in doing.items():
             if isinstance(job, str):
                 self.cancel(job, attempt)
@@ -216,6 +231,8 @@ class JobTable:
     async def close(self) -> None:
         """Stop all tasks, then close the workers."""
         self._pace.close()
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = [*self._tasks, *(job for job in self._doing.values() if not isinstance(job, str))]
         for task in tasks:
             task.cancel()
@@ -296,22 +313,44 @@ class JobTable:
         self._ended(attempt, end)
 
     def _news(self, attempt: int, item: Progress) -> None:
-        news = sound_news(item)
-        self._post(
-            Progressed(
-                self._now(),
-                attempt,
-                news.text,
-                news.tokens,
-                logprob=news.logprob,
-                ids=news.ids,
-                group=news.group,
-                lowest=news.lowest,
-                reasoning=news.reasoning,
-            )
-        )
+        """Post a report: the first at once, the text of later ones together every `TEXT_INTERVAL_S`."""
+        # Most reports are a text and a number of tokens, and have nothing else to look at.
+        is_plain = item.text.__class__ is str and item.tokens.__class__ is int and 0 <= item.tokens < MAX_COUNT
+        if not (
+            is_plain and item.reasoning == "" and item.ids == () and item.logprob is item.group is item.lowest is None
+        ):
+            item = sound_news(item)
+        waiting = self._texts.get(attempt)
+        if waiting is None:
+            self._post_progress(attempt, (item,))
+            if item.logprob is None and self._may_wait(attempt):
+                self._texts[attempt] = []
+                self._timer = self._timer or self._loop.call_later(TEXT_INTERVAL_S, self._post_texts)
+        elif item.logprob is None and (not waiting or bool(waiting[-1].ids) == bool(item.ids)):
+            waiting.append(item)
+        else:
+            del self._texts[attempt]
+            if waiting:
+                self._post_progress(attempt, waiting)
+            self._news(attempt, item)
+
+    def _post_texts(self) -> None:
+        texts, self._texts, self._timer = self._texts, {}, None
+        for attempt, waiting in texts.items():
+            if waiting and attempt in self._doing:
+                self._post_progress(attempt, waiting)
+                self._texts[attempt] = []
+        if self._texts:
+            self._timer = self._loop.call_later(TEXT_INTERVAL_S, self._post_texts)
+
+    def _post_progress(self, attempt: int, items: Sequence[Progress]) -> None:
+        event = merge_deltas(self._now(), attempt, items)
+        event.text = writable(event.text)
+        self._post(event)
 
     def _ended(self, attempt: int, end: Result | Failure) -> None:
+        if waiting := self._texts.pop(attempt, None):
+            self._post_progress(attempt, waiting)
         del self._doing[attempt]
         if isinstance(end, Failure):
             failure = end.model_copy(update={"usage": NO_USAGE})
@@ -366,11 +405,12 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
         wrong, made = f"a value that cannot be serialized: {error}", None
     if wrong:
         return Failure(kind="WorkerError", message=f"{worker} returned {wrong}", usage=usage)
-    changed |= {} if made is item.value else {"value": made}
+    if made is not item.value:
+        changed["value"] = made
     for name in _TEXTS:
         given = getattr(item, name)
-        clean = writable(given)
-        changed |= {} if clean is given else {name: clean}
+        if not given.isascii():
+            changed[name] = writable(given)
     return item.model_copy(update=changed) if changed else item
 
 
@@ -460,11 +500,12 @@ def _sources(usage: Usage) -> Sources:
     given = usage.sources
     is_one = isinstance(given, Sources)  # pyright: ignore[reportUnnecessaryIsInstance]
     # An invalid value is treated as missing: a wrong source must not fail a result that is otherwise sound.
-    if not is_one or any(source not in _NAMED for source in given.__dict__.values()):
+    if not is_one or not all(map(_NAMED.__contains__, given.__dict__.values())):
         given = NO_SOURCES
     counted = usage.prompt or usage.completion or usage.cost
     if not counted or (given.prompt and given.completion and (given.cost or not usage.cost)):
         return given
-    by_worker = Sources.all("server")
     named = {name: source for name, source in given.__dict__.items() if source is not None}
-    return by_worker.model_copy(update={"cost": "server" if usage.cost else None, **named})
+    if not (named or usage.cost):
+        return _BY_WORKER
+    return _BY_WORKER.model_copy(update={"cost": "server" if usage.cost else None, **named})

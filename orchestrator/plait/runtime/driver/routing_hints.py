@@ -15,8 +15,6 @@ from ...core.flow import is_root
 from ...core.ops import ModelCall, Text, Tokens
 from ...machine import Machine, Node, NodeView
 
-__all__ = ["Hinter"]
-
 _MOST = 1_000
 """Maximum number of siblings, and of pieces of a prompt, that are examined."""
 _BEGINS = 4_096

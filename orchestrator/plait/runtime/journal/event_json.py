@@ -14,8 +14,6 @@ from pydantic_core import PydanticSerializationError, to_json
 from ...core.events import Event, Expanded, Failed, Progressed, Stopped, Submitted, Succeeded, Tick, event_adapter
 from ...core.result import NOTHING
 
-__all__ = ["as_json", "event_json", "without_defaults"]
-
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _TELLING = ("kind", "type")
 """Fields by which a reader tells one class from another: always written."""
@@ -63,7 +61,7 @@ def without_defaults(model: BaseModel) -> dict[str, object]:
     """Return the JSON fields of a model and its nested models, without those that have their default."""
     fields = model.__dict__
     kept: dict[str, object] = {}
-    for name, default, lean in _given_fields(type(model), frozenset(model.model_fields_set)):
+    for name, default, lean in _given_fields(type(model), frozenset(model.__pydantic_fields_set__)):
         value: object = fields[name]
         if value is default:
             continue

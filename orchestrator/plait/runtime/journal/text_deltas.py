@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.events import Action, Expand, Progressed
-
-__all__ = ["can_merge", "join_actions", "merge_deltas"]
+from ...core.interfaces import Progress
 
 
 def can_merge(first: Progressed, then: Progressed) -> bool:
@@ -15,28 +15,34 @@ def can_merge(first: Progressed, then: Progressed) -> bool:
     return bool(first.ids) == bool(then.ids) and (first.logprob is None) == (then.logprob is None)
 
 
-def merge_deltas(first: Progressed, then: Progressed) -> Progressed:
-    """Return both as one delta."""
-    tokens = first.tokens + then.tokens
-    logprob = then.logprob
-    if first.logprob is not None and then.logprob is not None and tokens:
-        logprob = (first.logprob * first.tokens + then.logprob * then.tokens) / tokens
-    lows = [low for low in (first.lowest, then.lowest) if low is not None]
-    return replace(
-        then,
-        text=first.text + then.text,
-        reasoning=first.reasoning + then.reasoning,
-        tokens=tokens,
+def merge_deltas(at: float, attempt: int, deltas: Sequence[Progress | Progressed]) -> Progressed:
+    """Return the deltas of an attempt as one event."""
+    tokens, logprob = sum([delta.tokens for delta in deltas]), deltas[-1].logprob
+    if logprob is not None and tokens:
+        logprob = sum([(delta.logprob or 0.0) * delta.tokens for delta in deltas]) / tokens
+    return Progressed(
+        at,
+        attempt,
+        "".join([delta.text for delta in deltas]),
+        tokens,
         logprob=logprob,
-        ids=(*first.ids, *then.ids),
-        group=first.group if then.group is None else then.group,
-        lowest=min(lows) if lows else None,
-        largest=max(first.largest or _size(first), then.largest or _size(then)),
+        ids=tuple(itertools.chain.from_iterable([delta.ids for delta in deltas])),
+        group=next((delta.group for delta in reversed(deltas) if delta.group is not None), None),
+        lowest=min([delta.lowest for delta in deltas if delta.lowest is not None], default=None),
+        largest=_largest(deltas),
+        reasoning="".join([delta.reasoning for delta in deltas]),
     )
 
 
-def _size(news: Progressed) -> int:
-    return max(news.tokens, len(news.ids))
+def _largest(deltas: Sequence[Progress | Progressed]) -> int:
+    if len(deltas) == 1:
+        return 0
+    return max(
+        [
+            getattr(delta, "largest", 0) or (max(delta.tokens, len(delta.ids)) if delta.ids else delta.tokens)
+            for delta in deltas
+        ]
+    )
 
 
 def join_actions(before: Sequence[Action], then: Sequence[Action]) -> list[Action]:

@@ -92,6 +92,8 @@ class JournalEntry:
     """The run that it concerns; `None`: every run."""
     seqs: list[tuple[_File, int]] = field(default_factory=list[tuple[_File, int]])
     """Where it was written; empty until then."""
+    deltas: list[Progressed] = field(default_factory=list[Progressed])
+    """Text deltas that wait to be merged into the event."""
     written: bool = False
     unhandled: int = 1
     actions: Sequence[Action] = ()
@@ -393,13 +395,13 @@ class Recorder:
             entry = JournalEntry(event, event.at, run)
             self._write(entry)
             return entry
-        if held is not None and isinstance(held.event, Progressed) and can_merge(held.event, event):
-            held.event = merge_deltas(held.event, event)
+        if held is not None and can_merge(held.deltas[-1], event):
+            held.deltas.append(event)
             held.unhandled += 1
         else:
             if held is not None:
                 self._write(held)
-            held = JournalEntry(event, event.at, run)
+            held = JournalEntry(event, event.at, run, deltas=[event])
         if event.at - held.since >= self._every:
             self._write(held)
         else:
@@ -413,6 +415,8 @@ class Recorder:
 
     def _write(self, entry: JournalEntry, sync: bool = False) -> None:
         entry.written = True
+        if len(entry.deltas) > 1:
+            entry.event = merge_deltas(entry.deltas[-1].at, entry.deltas[-1].attempt, entry.deltas)
         file = self._of.get(entry.run) if entry.run is not None else None
         for target in (file,) if file is not None else list(self.files):
             try:

@@ -14,8 +14,6 @@ from plait.runtime.client.models import CHAT, fetched
 
 from .questions import DemoFigures
 
-__all__ = ["PLAIN", "ask_plainly", "chat_of"]
-
 _PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},

@@ -25,8 +25,6 @@ from plait.runtime.client.config import BUNDLED_MODEL, Config
 
 from .turns import OneCallATurn
 
-__all__ = ["DemoFigures", "ask_questions", "close_questions", "family_of"]
-
 QUESTIONS = (
     "which of Helrus's capital, Hellom's capital, Erivik's neighbour and Fennos has the most speed?",
     "what is the total weight of Arnos's capital, Erivik, Fenrus's twin, Cormer and Erilom?",

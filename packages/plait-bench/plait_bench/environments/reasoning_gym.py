@@ -11,8 +11,6 @@ from plait.core.errors import ToolError
 from plait.core.extras import extra
 from plait.core.task import Environment
 
-__all__ = ["ReasoningGymEnvironment"]
-
 
 class ReasoningGymEnvironment(Environment):
     """No tools. What is wanted is the problem's entry: `{"question": …, "answer": …, "metadata": {…}}`."""

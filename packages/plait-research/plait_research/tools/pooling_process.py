@@ -16,7 +16,7 @@ import threading
 from typing import Any, TextIO
 
 from plait.core.errors import EngineError
-from plait.workers.engine.engine_loader import broken, load, prepare, tokens_input
+from plait.workers.engine.engine_loader import broken, load, prepare
 from plait.workers.engine.options import EngineOptions
 from plait.workers.engine.vllm_process import first_line
 
@@ -33,7 +33,7 @@ class Pooler:
         self._vllm, self._engine = load(
             prepare(spec) | {"runner": "pooling", "max_logprobs": None, "logits_processors": None}
         )
-        self._input = tokens_input()
+        self._input = self._vllm.inputs.tokens_input
         self._tokenizer: Any = self._engine.get_tokenizer()
         self._config: Any = self._engine.vllm_config.model_config
         self.running: set[str] = set()

@@ -6,8 +6,6 @@ import heapq
 
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-__all__ = ["RankedFrontier"]
-
 Key = tuple[float | str, ...]
 
 

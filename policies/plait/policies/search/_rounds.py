@@ -6,8 +6,6 @@ from collections import deque
 
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-__all__ = ["Rounds"]
-
 
 class Rounds(Frontier):
     """Hands out the children of one round; `settle` plans the next when all of them have ended."""

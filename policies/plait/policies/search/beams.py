@@ -14,8 +14,6 @@ from plait.core.vocabulary import Count
 from ._ranked_frontier import Key, RankedFrontier
 from ._rounds import Rounds
 
-__all__ = ["Beam", "BestFirst", "Tot"]
-
 
 class Beam(Search):
     """The `keep` best nodes of each depth get `branch` children each; ties go by state key. No answer is doubled to

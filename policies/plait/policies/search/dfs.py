@@ -12,8 +12,6 @@ from plait.core.vocabulary import Count
 
 from ._ranked_frontier import Key, RankedFrontier
 
-__all__ = ["Dfs"]
-
 
 class Dfs(Search):
     """The deepest open node gets the next child; a dead end goes back. The first answer ends the search.

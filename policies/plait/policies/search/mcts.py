@@ -11,8 +11,6 @@ from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
-__all__ = ["Mcts", "Visits"]
-
 
 class Mcts(Search):
     """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer

@@ -98,12 +98,16 @@ class Inbox(Generic[T]):
         self._orders: list[T] = []
         self._news: deque[Sequence[tuple[Reporter, Item]] | Callable[[], object]] = deque()
         self._posted = False
+        self.on_put: Callable[[], None] | None = None
+        """Called after each order, for a thread that waits elsewhere."""
 
     def put(self, order: T) -> None:
         """Give the thread an order; from anywhere."""
         with self._wake:
             self._orders.append(order)
             self._wake.notify()
+        if self.on_put is not None:
+            self.on_put()
 
     def take(self, wait: bool) -> list[T]:
         """Return the orders that have come in, in order; with `wait`, sleep until there is one."""

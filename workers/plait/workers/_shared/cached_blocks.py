@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from plait.core.interfaces import CacheUpdate
 
-__all__ = ["EMPTY", "BlockRemoved", "BlockStored", "CachedBlocks", "Mailbox", "read"]
-
 EMPTY = CacheUpdate(cleared=True)
 """The first news of a worker that tells of its cache."""
 
@@ -56,19 +54,16 @@ class _Block(NamedTuple):
 
 
 def read(event: Any) -> Iterator[BlockEvent]:
-    """Yield an event of vLLM's, as an object or as it is decoded from msgpack (a map with its `type`, or in older
-    releases a list that begins with it), as one of the above. Nothing for blocks that are not in the engine's own
-    memory, and for events of unknown kinds."""
+    """Yield an event of vLLM's, decoded from msgpack (a map with its `type`, or in older releases a list that begins
+    with it), as one of the above. Nothing for blocks that are not in the engine's own memory, and for events of unknown
+    kinds."""
     fields: dict[str, Any]
     if isinstance(event, list):
         kind, *rest = event or [""]
         names = _STORED if kind == "BlockStored" else _REMOVED
         fields = dict(zip(names, rest, strict=False))
-    elif isinstance(event, dict):
-        kind, fields = event.get("type", ""), event
     else:
-        kind = type(event).__name__
-        fields = {name: getattr(event, name, None) for name in (*_STORED, "group_idx")}
+        kind, fields = event.get("type", ""), event
     if kind == "AllBlocksCleared":
         yield None
         return

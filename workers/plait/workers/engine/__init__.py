@@ -1,4 +1,4 @@
-"""The model engine: vLLM in this process, stepped by one thread of its own.
+"""The model engine: vLLM, stepped by one thread of its own; its EngineCore in this process or one of its own.
 
 Output is handed to the event loop once per engine step, whatever the number of requests.
 """
@@ -9,9 +9,11 @@ import asyncio
 import atexit
 import contextlib
 import itertools
+import shutil
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +26,7 @@ from plait.core.result import Failure, Result, Token, as_failure
 
 from .._shared import resources
 from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
-from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox
+from .._shared.kv_events import KvEvents
 from .._shared.options import takes
 from .._shared.prompt import PromptIds, is_long, prompt_key
 from .._shared.thoughts import rendered
@@ -32,18 +34,10 @@ from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
-from .vllm import REPORTS, Core
+from .vllm import REPORTS, Core, events_address
 from .vllm_process import first_line
 
 __all__ = ["Engine"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reload:
-    """An order to take other weights."""
-
-    folder: str
-    done: asyncio.Future[None]
 
 
 @takes(EngineOptions)
@@ -51,7 +45,8 @@ class Engine(CallbackWorker):
     """A vLLM engine.
 
     `start` takes 8–12 s, most of it vLLM's import, and raises `EngineError` when vLLM is not installed, the model
-    cannot be loaded or memory is too little. After `close` another engine can start in the same process.
+    cannot be loaded or memory is too little. With `process=own` one process can hold several engines; of those that
+    share the process there is one at a time.
 
     Generated text begins as the tokenizer decodes it after the prompt (a word-level tokenizer puts a space first), so
     that prompt and output concatenate.
@@ -86,7 +81,8 @@ class Engine(CallbackWorker):
         self.on_checkpoint: Callable[[TokenBatch], None] | None = None
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
-        self._inbox: Inbox[EngineRequest | Reload | str | None] = Inbox()
+        self._folder = Path()
+        self._inbox: Inbox[EngineRequest | tuple[str, Future[None]] | WorkerLost | str | None] = Inbox()
         self._thread: threading.Thread | None = None
         self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
@@ -94,7 +90,9 @@ class Engine(CallbackWorker):
             lambda prompter, key: asyncio.get_running_loop().run_in_executor(None, prompter.make, key)
         )
         self._keys = itertools.count(1)
-        self._gone, self._cache = asyncio.Event(), Mailbox(EMPTY)
+        self._gone = asyncio.Event()
+        self._events: KvEvents | None = None
+        """Follows vLLM's prefix cache (`kv_events`)."""
         self.lost = ""
 
     async def start(self) -> None:
@@ -104,7 +102,8 @@ class Engine(CallbackWorker):
         loop = asyncio.get_running_loop()
         ready: asyncio.Future[Core] = loop.create_future()
         self._inbox = Inbox(loop)
-        self._gone, self.lost, self._cache = asyncio.Event(), "", Mailbox(EMPTY)
+        self._gone, self.lost = asyncio.Event(), ""
+        self._folder = Path(tempfile.mkdtemp(prefix="plait-engine-"))
         self._thread = threading.Thread(target=self._main, args=(ready,), name=f"plait-{self.name}", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -115,6 +114,10 @@ class Engine(CallbackWorker):
             await self.close()
             raise
         self._core, self.block, self.cache_tokens = core, core.block, core.blocks * core.block
+        if self.options.kv_events:
+            events = self._events = KvEvents(events_address(self._folder), None)
+            core.on_prompt_end = lambda *prompt: self._inbox.call(lambda: events.add_prompt(*prompt))
+            events.start()
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
 
     def begin(self, job: Job, tell: Tell) -> None:
@@ -137,7 +140,7 @@ class Engine(CallbackWorker):
     def _submit(self, job: Job, report: Reporter, error: BaseException | None = None) -> None:
         if report.ended:
             return
-        order = self._order(job, report) if error is None else as_failure(error)
+        order = self._order(job, report, error)
         if isinstance(order, EngineRequest):
             order.bare = order.bare and self.on_checkpoint is not None
             self._orders[job.attempt] = order
@@ -168,14 +171,13 @@ class Engine(CallbackWorker):
     async def reload(self, folder: str | Path) -> None:
         """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
         be loaded, and while requests are running: their caches belong to the old weights."""
-        loop = asyncio.get_running_loop()
         if self._core is None or self.lost:
             raise EngineError(self.lost or f"the engine {self.name!r} is not running")
         if self._reports:
             raise EngineError(f"the engine {self.name!r} has {len(self._reports)} running requests: let them end first")
-        order = Reload(str(folder), loop.create_future())
-        self._inbox.put(order)
-        await order.done
+        done = Future[None]()
+        self._inbox.put((str(folder), done))
+        await asyncio.wrap_future(done)
         self.identity = await asyncio.to_thread(resources.identity, [str(folder), *self.options.lora.values()])
 
     async def count_tokens(self, op: ModelCall) -> int | None:
@@ -188,8 +190,8 @@ class Engine(CallbackWorker):
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield what vLLM says of its prefix cache (`kv_events`)."""
-        if self._core is not None and self._core.cached is not None:
-            async for news in self._cache:
+        if self._events is not None:
+            async for news in self._events.mailbox:
                 yield news
 
     async def health(self) -> AsyncIterator[bool]:
@@ -219,7 +221,9 @@ class Engine(CallbackWorker):
         self._core = None
         for report in list(self._reports.values()):  # of orders that came after the last that the thread took
             report.push(Result(value="", finish="cancelled"))
-        self._cache.close()
+        if self._events is not None:
+            await self._events.close()
+            self._events = None
         self._gone.set()
 
     def stats(self) -> dict[str, int]:
@@ -246,43 +250,52 @@ class Engine(CallbackWorker):
             # interpreter's end.
             thread.join(60.0)
 
-    def _order(self, job: Job, report: Reporter) -> EngineRequest | Result | Failure:
+    def _order(
+        self, job: Job, report: Reporter, error: BaseException | None = None
+    ) -> EngineRequest | Result | Failure:
         core, think = self._core, job.op
         if core is None or self.lost:
             return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))
         try:
+            if error is not None:
+                raise error
             if not isinstance(think, ModelCall):
                 raise EngineError(f"the engine {self.name!r} serves think steps, not {think.kind!r} steps")
             if think.model is not None and think.model not in (*self.models, self.model):
                 there = ", ".join(self.models)
                 raise EngineError(f"the engine {self.name!r} has no model {think.model!r} (there are: {there})")
             return core.order(job, think, str(next(self._keys)), report)
-        except EngineError as error:
-            return as_failure(error)
-        except Exception as error:  # vLLM's own classes change
-            return as_failure(Rejected(f"the engine rejected the request: {first_line(error)}"))
+        except EngineError as refusal:
+            return as_failure(refusal)
+        except Exception as refusal:  # vLLM's own classes change
+            return as_failure(Rejected(f"the engine rejected the request: {first_line(refusal)}"))
 
     def _main(self, ready: asyncio.Future[Core]) -> None:
         """Run the engine's thread: build, then step while there is work, and sleep otherwise."""
         core: Core | None = None
+        inbox, folder = self._inbox, self._folder
         try:
-            core = Core(self.options)
+            core = Core(self.options, folder, lambda: inbox.put(WorkerLost("")))
         # Also exceptions by which libraries end a process: the waiter for `ready` must receive them.
         except BaseException as error:
             told = broken(error, self.model)
             self._inbox.call(lambda: ready.done() or ready.set_exception(told))
+            shutil.rmtree(folder, ignore_errors=True)
             return
+        if core.process is not None:
+            inbox.on_put = core.process.wake
         self._inbox.call(lambda made=core: ready.done() or ready.set_result(made))
         try:
             while self._serve(core):
                 pass
         except Exception as error:
-            reason = f"the engine {self.name!r} broke: {type(error).__name__}: {first_line(error)}"
+            reason = f"the engine {self.name!r} broke: {core.explain_end(error)}"
             failure = as_failure(WorkerLost(reason))
             self._inbox.post([(order.stream, failure) for order in core.running.values()])
             self._inbox.call(lambda: self._break(reason))
         finally:
             core.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _serve(self, core: Core) -> bool:
         """Accept new orders, make one step, and hand over its output. Return whether to continue."""
@@ -299,35 +312,23 @@ class Engine(CallbackWorker):
                     core.abort(order, news)
                 case EngineRequest():
                     core.add(order, news)
-                case Reload():
-                    self._reload(core, order)
+                case (folder, done):
+                    if done.set_running_or_notify_cancel():
+                        try:
+                            done.set_result(core.reload(folder))
+                        except EngineError as error:
+                            done.set_exception(error)
+                case WorkerLost():
+                    raise order
+        if core.process is not None:
+            self._inbox.post(news)  # the next step's outputs may take a while
+            news = []
         checkpoint = core.step(news) if core.running else None
         self._inbox.post(news)
-        # Placement needs the cached prefixes, not every block at once, so changes gather over some steps.
-        if core.cached is not None and (not core.running or core.counts["steps"] % REPORTS == 0):
-            self._tell_cache(core.cached)
         if checkpoint is not None and checkpoint.ids and self.on_checkpoint is not None:
             # In an actor a whole checkpoint goes through one pipe, past the event loop and its jobs.
             self.on_checkpoint(checkpoint)
         return True
-
-    def _tell_cache(self, cached: CachedBlocks) -> None:
-        if (news := cached.news()) is not None:
-            mailbox = self._cache
-            self._inbox.call(lambda: mailbox.put(news))
-
-    def _reload(self, core: Core, order: Reload) -> None:
-        done, error = order.done, None
-        try:
-            core.reload(order.folder)
-        except EngineError as failed:
-            error = failed
-
-        def tell() -> None:
-            if not done.done():
-                done.set_result(None) if error is None else done.set_exception(error)
-
-        self._inbox.call(tell)
 
     def _break(self, reason: str) -> None:
         """On the loop: everything that still waits is lost, and so is what comes later."""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plait.core.errors import EngineError
 
 from .._shared import resources
 from .._shared.arithmetic_codes import PROCESSOR
+from .core_process import CoreProcess, fix_attention
 from .options import EngineOptions
 from .sampling_parameters import engine_arguments, lora_rank
-from .vllm_internals import without_amx
 from .vllm_process import INSTALL, environment, explain, first_line
-
-__all__ = ["arguments", "broken", "load", "misfit", "prepare", "tokens_input"]
 
 
 def broken(error: BaseException, model: str) -> EngineError:
@@ -45,6 +42,15 @@ def prepare(spec: EngineOptions) -> dict[str, Any]:
     return arguments(spec, str(folder or spec.model), kv, gpu, lora_rank(spec.lora))
 
 
+def has_own_process(spec: EngineOptions) -> bool:
+    """Return whether EngineCore gets a process of its own. Call it after `prepare`."""
+    if spec.process != "auto":
+        return spec.process == "own"
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def misfit(config: Mapping[str, Any], model: str, sizes: Sequence[int]) -> str:
     """Return why a model of this config.json cannot run where attention takes heads of these sizes; empty if it can,
     or if that is not known. Without this vLLM 0.32 loads it, and breaks at the first request."""
@@ -67,8 +73,9 @@ def _head_sizes() -> Sequence[int]:
         return ()
 
 
-def load(args: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the module vllm and its engine. Raises `EngineError`, or whatever vLLM raises."""
+def load(args: dict[str, Any], given: Iterable[str] = (), process: CoreProcess | None = None) -> tuple[Any, Any]:
+    """Return the module vllm and its engine. `given` are the arguments that the user named himself (`engine_args`),
+    `process` the one that EngineCore gets. Raises `EngineError`, or whatever vLLM raises."""
     try:
         import vllm
     except ModuleNotFoundError as error:
@@ -76,23 +83,29 @@ def load(args: dict[str, Any]) -> tuple[Any, Any]:
         raise EngineError(f"vLLM {state}: {INSTALL}") from error
     except Exception as error:
         raise EngineError(f"vLLM is installed but cannot be imported ({first_line(error)}): {INSTALL}") from error
-    with contextlib.suppress(ImportError):
-        from vllm.v1.attention.backends import cpu_attn
-
-        without_amx(cpu_attn)
+    fix_attention()
     known = inspect.signature(vllm.EngineArgs).parameters
     asked = {"max_loras": "lora", "max_lora_rank": "lora", "runner": "runner", "logprobs_mode": "processed_logprobs"}
-    if args.get("kv_events_config"):
-        args = {**args, "kv_events_config": _events_config()}
+    asked |= dict.fromkeys(given, "engine_args")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         taken = vllm.EngineArgs(**engine_arguments(args, known, asked, vllm.__version__))
-        return vllm, vllm.LLMEngine.from_engine_args(taken)
+        if process is None:
+            return vllm, vllm.LLMEngine.from_engine_args(taken)
+        from vllm.v1.executor import Executor
+
+        config = taken.create_engine_config()
+        with process.starting(config):
+            engine = vllm.LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=True)
+        return vllm, engine
 
 
 def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: int | None = None) -> dict[str, Any]:
     """Return the arguments of vLLM's engine under their names in 0.32; `None` leaves vLLM's default."""
-    return {
+    several = spec.tensor_parallel_size > 1 or "pipeline_parallel_size" in spec.engine_args
+    # vLLM does not combine speculation with a logits processor
+    codes = not (gpu or "speculative_config" in spec.engine_args) if spec.arithmetic is None else spec.arithmetic
+    given = {
         "model": model,
         "max_num_seqs": spec.slots,
         # -1: what the model allows and the cache holds
@@ -100,48 +113,27 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "seed": spec.seed,
         "dtype": spec.dtype if gpu else resources.cpu_dtype(spec.dtype),
         "tensor_parallel_size": spec.tensor_parallel_size,
-        "distributed_executor_backend": "uni" if spec.tensor_parallel_size == 1 else None,
+        "distributed_executor_backend": None if several else "uni",
         "scheduling_policy": "priority",
         "enable_prefix_caching": True,
         "disable_log_stats": True,
-        "logits_processors": [PROCESSOR] if (not gpu if spec.arithmetic is None else spec.arithmetic) else None,
+        "logits_processors": [PROCESSOR] if codes else None,
         "use_tqdm_on_load": False,
         # -1: as many as a step asks for, up to the whole vocabulary
         "max_logprobs": -1,
         "logprobs_mode": "processed_logprobs" if spec.processed_logprobs else None,
         "kv_cache_memory_bytes": kv,
         # only full blocks are cached, and 128, the default on a CPU, is longer than most shared prefixes
-        "block_size": spec.block_size or (None if gpu else 32),
+        "block_size": None if gpu else 32,
         "enforce_eager": None if gpu else True,
         # A seeded request whose prompt is read over several steps breaks vLLM 0.32 on a CPU: it turns back the offset
         # of the request's random generator, which a CPU's has not.
         "enable_chunked_prefill": None if gpu else False,
-        "gpu_memory_utilization": spec.gpu_memory_utilization if gpu else None,
+        "gpu_memory_utilization": 0.9 if gpu else None,
         "enable_lora": True if rank else None,
         # One place stays empty: on a CPU vLLM 0.32 takes the last one for requests without an adapter that are decoded
         # together with some that have one.
         "max_loras": len(spec.lora) + 1 if rank else None,
         "max_lora_rank": rank,
-        "kv_events_config": True if spec.kv_events else None,
     }
-
-
-def _events_config() -> Any:
-    """Return the setting that makes vLLM publish prefix-cache events, without a subscriber yet; `None` without one."""
-    try:
-        from vllm.config import KVEventsConfig
-
-        return KVEventsConfig(enable_kv_cache_events=True, publisher="null")
-    except (ImportError, TypeError, ValueError):
-        return None
-
-
-def tokens_input() -> Any:
-    """Return the function that makes an engine input of token ids."""
-    from vllm import inputs
-
-    return getattr(inputs, "tokens_input", None) or _plain_input
-
-
-def _plain_input(ids: list[int], cache_salt: str | None = None) -> dict[str, Any]:
-    return {"prompt_token_ids": ids} | ({"cache_salt": cache_salt} if cache_salt else {})
+    return given | spec.engine_args

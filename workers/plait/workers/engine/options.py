@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from plait.core.values import Frozen
 
@@ -14,6 +14,33 @@ from .._shared.options import build_options
 
 Named = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)]
 """A folder or an id; a `Path` is taken too."""
+
+
+FIXED_ARGUMENTS = dict.fromkeys(
+    ("dtype", "kv_cache_memory_bytes", "max_model_len", "model", "seed", "tensor_parallel_size"), "it is an option"
+) | {
+    "max_num_seqs": "set the option 'slots'",
+    "enable_lora": "set the option 'lora'",
+    "kv_events_config": "set the option 'kv_events'",
+    "logits_processors": "set the option 'arithmetic'",
+    "logprobs_mode": "set the option 'processed_logprobs'",
+    "enable_prefix_caching": "plait places steps where their prefix is cached",
+    "scheduling_policy": "plait gives requests priorities",
+    "max_logprobs": "confidence and labels read the log-probabilities of the whole vocabulary",
+    "stream_interval": "budgets and checkpoints count the tokens of every step",
+    "skip_tokenizer_init": "plait tokenizes prompts with the engine's tokenizer",
+    "disable_log_stats": "plait counts tokens and blocks itself",
+    "runner": "this worker generates text",
+    "data_parallel_size": "plait distributes steps itself: start several engines",
+}
+"""Arguments of vLLM's engine on whose value plait relies, each with the reason or the option that sets it."""
+
+
+def _check_names(arguments: dict[str, Any]) -> dict[str, Any]:
+    for name in arguments:
+        if name in FIXED_ARGUMENTS:
+            raise ValueError(f"cannot contain {name!r}: {FIXED_ARGUMENTS[name]}")
+    return arguments
 
 
 class EngineOptions(Frozen):
@@ -33,9 +60,6 @@ class EngineOptions(Frozen):
         ge=1,
         description="Most tokens of prompt and output together; by default what the model allows and the cache holds.",
     )
-    block_size: int | None = Field(
-        default=None, ge=1, description="Tokens in a block of the cache; 32 on a CPU by default."
-    )
     dtype: Literal["auto", "bfloat16", "float16", "half", "float32", "float"] = Field(
         default="auto",
         description="Type of the weights. On a CPU `auto` is bfloat16 where the processor has AVX-512-BF16 or AMX, "
@@ -47,9 +71,18 @@ class EngineOptions(Frozen):
         description="Compute threads on a CPU. By default one for a very small model, else half of the cores, or "
         "all of `cpu_list`.",
     )
+    process: Literal["auto", "own", "shared"] = Field(
+        default="auto",
+        description="Process of vLLM's EngineCore (scheduler and model): its own, or shared with plait. `auto` is "
+        "`own` on a GPU and `shared` on a CPU. Several engines in one process need `own`.",
+    )
     seed: int = Field(default=0, description="Seed of requests that have none.")
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that hold one copy of the model.")
-    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1, description="Fraction of a GPU's memory to take.")
+    engine_args: Annotated[dict[str, Any], AfterValidator(_check_names)] = Field(
+        default={},
+        description="Other arguments of vLLM's engine by name (`EngineArgs`), such as `max_num_batched_tokens`, "
+        "`quantization` or `speculative_config`.",
+    )
     cpu_list: tuple[int, ...] | None = Field(default=None, description="Cores to stay on.")
     lora: dict[str, Named] = Field(
         default={},

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plait.core.errors import EngineError
+from plait.core.messages import did_you_mean
 from plait.core.sampling import Sampling, StructuredOutput, resolve
 
 from .._shared.arithmetic_codes import CODE
@@ -137,7 +138,10 @@ def engine_arguments(wanted: Mapping[str, Any], known: Iterable[str], asked: Map
     there = set(known)
     for key, option in asked.items():
         if wanted.get(key) is not None and key not in there:
-            raise EngineError(f"vLLM {version} has no {key!r}, which the option {option!r} needs: use {RELEASE}")
+            raise EngineError(
+                f"the option {option!r} needs vLLM's argument {key!r}, which release {version} does not have "
+                f"({RELEASE} has all that plait uses){did_you_mean(key, there)}"
+            )
     return {key: value for key, value in wanted.items() if key in there and value is not None}
 
 

@@ -8,6 +8,7 @@ same id, the same signals. It listens on the Unix socket `PID.sock` in the folde
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -17,8 +18,6 @@ from plait.core.errors import EngineError
 
 from .engine_loader import prepare
 from .options import EngineOptions
-
-__all__ = ["flags"]
 
 _NOT_OF_A_SERVER = ("disable_log_stats", "logits_processors", "use_tqdm_on_load")
 """Engine arguments that a server omits: it must report its load, and HTTP requests do not sample by codes."""
@@ -35,7 +34,7 @@ def flags(spec: EngineOptions, arguments: dict[str, Any], socket: str) -> list[s
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:
-            words.append(f"--{flag}={value}")
+            words.append(f"--{flag}={json.dumps(value) if isinstance(value, dict | list) else value}")
     return words
 
 

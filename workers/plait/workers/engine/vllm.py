@@ -7,30 +7,30 @@ import copy
 import gc
 import inspect
 import logging
-import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plait.core.errors import CutInThoughts, EngineError, Rejected
+from plait.core.errors import CutInThoughts, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
 from plait.core.values import first_stop, split_reasoning
 
 from .._shared.batch_streams import Reporter, TokenBatch
-from .._shared.cached_blocks import CachedBlocks, read
 from .._shared.confidence import ConfidenceTrace, measure
 from .._shared.function_calls import forced
 from .._shared.prompt import Prompter
 from .._shared.thoughts import CLOSE, OPEN, most, rendered, thinks
-from .engine_loader import load, prepare, tokens_input
+from .core_process import COUNTERS, CoreProcess
+from .engine_loader import has_own_process, load, prepare
 from .options import EngineOptions
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 from .sampling_parameters import EXTRA, Abilities, settled
-from .vllm_internals import RequestProgress, count_forms, follow_blocks, pack_head, prefill_field, seen
+from .vllm_internals import RequestProgress, count_forms, measure_cache, pack_head, prefill_field, seen
 from .vllm_process import first_line
 
 log = logging.getLogger("plait.engine")
@@ -38,6 +38,8 @@ log = logging.getLogger("plait.engine")
 WRITTEN = {"json": '{"a": [1, true]}', "calls": '<tool_call>{"a": 1}</tool_call>', "grammar": '1. f(a="b", c=$1)\n'}
 """What a tokenizer must be able to write, as an example, before a model is held to forms of a kind."""
 KEEPS = "vLLM cannot keep this model to it"
+DEAD = "EngineDeadError"
+"""vLLM's error for an EngineCore whose process has ended."""
 REMEMBERED = 1000
 """Forms that the engine is known not to support."""
 REPORTS = 16
@@ -47,20 +49,29 @@ ALIVE_STEPS = 256
 count as lost after some time."""
 
 
+def events_address(folder: Path) -> str:
+    """Return the address at which an engine publishes the events of its prefix cache."""
+    return f"ipc://{folder}/events"
+
+
 class Core:
     """vLLM's engine and the requests that are in it."""
 
     _place = threading.Lock()
-    """Held by the engine of this process. vLLM's groups are the process's: one engine that ends breaks another."""
+    """Held by the engine that shares this process. vLLM's groups are the process's: one engine that ends breaks
+    another."""
 
-    def __init__(self, spec: EngineOptions) -> None:
-        """Load the model; raises `EngineError`, or whatever vLLM raises."""
+    def __init__(self, spec: EngineOptions, folder: Path, report_end: Callable[[], None]) -> None:
+        """Load the model; raises `EngineError`, or whatever vLLM raises. `folder` is private to the engine.
+        `report_end` is called from a thread when EngineCore's own process has ended."""
         self.engine: Any = None
-        self.cached: CachedBlocks | None = None
-        """What vLLM's prefix cache holds, if that is followed."""
+        self.process: CoreProcess | None = None
+        """The process of EngineCore, if that is its own."""
+        self.on_prompt_end: Callable[[int, Sequence[int], str, str], None] | None = None
+        """Takes the attempt, prompt, adapter and salt of requests that have ended, where the cache is followed."""
         self.running: dict[str, EngineRequest] = {}
         self.counts = {"steps": 0, "generated": 0, "prompt": 0, "cached": 0, "queries": 0, "hits": 0}
-        self.counts |= {"forms": 0, "form_ms": 0}
+        self._counters = np.zeros(len(COUNTERS), np.int64)
         self._inner: dict[str, EngineRequest] = {}
         """The requests that are running by vLLM's names for them."""
         self._checkpoint = spec.checkpoint
@@ -68,20 +79,28 @@ class Core:
         self._unkept: set[tuple[str, str]] = set()
         """Forms that vLLM could not keep the model to: not tried again."""
         args = prepare(spec)
+        if has_own_process(spec):
+            self.process = CoreProcess(folder)
+            self._counters = self.process.counters
         # vLLM keeps its distributed state in the process: a second engine would take it from the first.
-        if not Core._place.acquire(blocking=False):
+        elif not Core._place.acquire(blocking=False):
             raise EngineError(
-                "this process already has an engine: close that one first, or use the worker `ray`, which gives each "
-                "engine a process of its own"
+                "this process already has an engine that shares it: close that one first, or start this one with "
+                "process=own"
             )
         try:
-            self._build(spec, args)
+            self._build(spec, args, folder, report_end)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, spec: EngineOptions, args: dict[str, Any]) -> None:
-        vllm, self.engine = load(args)
+    def _build(self, spec: EngineOptions, args: dict[str, Any], folder: Path, report_end: Callable[[], None]) -> None:
+        if spec.kv_events:
+            address = events_address(folder)
+            args["kv_events_config"] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": address}
+        vllm, self.engine = load(args, spec.engine_args, self.process)
+        if self.process is not None:
+            self.process.follow(self.engine, report_end)
         from vllm import sampling_params as settings
 
         engine = self.engine
@@ -113,18 +132,16 @@ class Core:
         self.ends = _end_ids(generation, self.prompter)
         adding = inspect.signature(engine.add_request).parameters
         self.able.need("priority", "priority" in adding)
-        self._tokens_input = tokens_input()
+        self._tokens_input = vllm.inputs.tokens_input
         self._salted = "cache_salt" in inspect.signature(self._tokens_input).parameters
         self._taps = self._tap()
-        if spec.kv_events:
-            blocks = CachedBlocks()
-            if follow_blocks(engine, lambda events: _take(blocks, events)):
-                self.cached = blocks
-            else:
-                log.warning("vLLM %s does not say what its prefix cache holds: it is guessed", vllm.__version__)
-        self._scheduler: Any = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
-        count_forms(engine, self.counts)
+        self._inner_core: Any = getattr(engine.engine_core, "engine_core", None)
+        count_forms(self._inner_core, self._counters[:2])
         self._loras = self._load(spec.lora, adding) if spec.lora else {}
+        if self.process is not None:
+            self.able.need("process=own", self._taps)
+            gc.collect()
+            gc.freeze()  # a full collection over all that vLLM's import brings takes .3 s; EngineCore freezes its own
 
     def _load(self, adapters: dict[str, str], adding: Any) -> dict[str, Any]:
         """Load the adapters now: one that cannot be read would else break the engine at its first request."""
@@ -227,6 +244,8 @@ class Core:
         try:
             inner = self.engine.add_request(order.key, prompt, order.params, priority=order.priority, **lora)
         except Exception as error:  # vLLM's own classes change; nothing has been scheduled yet, so the engine is sound
+            if type(error).__name__ == DEAD:
+                raise
             if self._without_form(order, news):
                 return
             refused = Rejected(f"the engine rejected the request: {first_line(error)}")
@@ -256,40 +275,23 @@ class Core:
         self.able.need("reload_weights", reloads is not None)
         try:
             self.engine.collective_rpc("reload_weights", kwargs={"weights_path": folder})
-            self.engine.apply_model(pack_head)
+            if self.process is None:
+                self.engine.apply_model(pack_head)
+            else:  # a function is not sent to another process
+                self.engine.engine_core.call_utility("pack_head")
             self.engine.reset_prefix_cache()
         except Exception as error:  # vLLM's own classes change
             raise EngineError(f"the weights of {folder} cannot be loaded: {first_line(error)}") from error
 
     def step(self, news: EngineOutputs) -> TokenBatch | None:
         """Run one step of vLLM, and add its output; return the checkpoint, if one is due."""
-        outputs = self.engine.step()
-        counts = self.counts
-        counts["steps"] += 1
-        for output in outputs:
-            order = self.running.get(output.request_id)
-            if order is None:
-                continue
-            piece = output.outputs[0]
-            new = len(piece.token_ids)
-            order.cached = getattr(output, "num_cached_tokens", 0) or 0
-            if order.deltas:
-                order.ids += piece.token_ids
-                order.text += order.fresh(piece.text)
-            else:
-                order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
-            # Without the taps tokens are counted here, which misses those of cancelled requests.
-            if not self._taps:
-                counts["generated"] += new
-                order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
-            if order.joint and self._joined(order, output.finished):
-                if not output.finished:
-                    self.engine.abort_request([order.key])
-                self._end(order, news, "joined", None)
-            elif output.finished:
-                self._end(order, news, piece.finish_reason, piece.stop_reason)
-            elif order.streams:
-                self._tell(order, news, order.ids)
+        counts, before = self.counts, self.counts["steps"]
+        for output in self.engine.step():
+            if (order := self.running.get(output.request_id)) is not None:
+                self._receive(order, output, news)
+        counts["steps"] += not self._taps
+        if counts["steps"] == before:
+            return None
         if counts["steps"] % REPORTS == 0:
             self._report_silent(news)
         # A checkpoint reports every request. Between checkpoints, only those with a full window of confidence report.
@@ -300,6 +302,28 @@ class Core:
                     self._peek(order, news)
             return None
         return self._account(news)
+
+    def _receive(self, order: EngineRequest, output: Any, news: EngineOutputs) -> None:
+        """Add one step's output to a request, and report it."""
+        piece = output.outputs[0]
+        order.cached = getattr(output, "num_cached_tokens", 0) or 0
+        if order.deltas:
+            order.ids += piece.token_ids
+            order.text += order.fresh(piece.text)
+        else:
+            order.ids, order.text = list(piece.token_ids), order.fresh(piece.text)
+        # Without the taps tokens are counted here, which misses those of cancelled requests.
+        if not self._taps:
+            self.counts["generated"] += len(piece.token_ids)
+            order.cumulative = getattr(piece, "cumulative_logprob", None) or 0.0
+        if order.joint and self._joined(order, output.finished):
+            if not output.finished:
+                self.engine.abort_request([order.key])
+            self._end(order, news, "joined", None)
+        elif output.finished:
+            self._end(order, news, piece.finish_reason, piece.stop_reason)
+        elif order.streams:
+            self._tell(order, news, order.ids)
 
     def _account(self, news: EngineOutputs) -> TokenBatch:
         """Report the progress of all requests that otherwise report only their end."""
@@ -360,15 +384,15 @@ class Core:
         self._inner.pop(order.inner, None)
         self.counts["prompt"] += len(order.context)
         self.counts["cached"] += order.cached
-        if self.cached is not None:
+        if self.on_prompt_end is not None:
             model = order.lora.lora_name if order.lora is not None else ""
-            self.cached.ended(order.attempt, order.prompt, model, order.salt)
+            self.on_prompt_end(order.attempt, order.prompt, model, order.salt)
         if reason == "error":
             if self._without_form(order, news):
                 return
             form = order.sampling.structured
             message = "the engine failed on this request; try again"
-            if form is not None and not order.ids:
+            if form is not None:
                 message = (
                     f"vLLM cannot keep this model to the form {form.kind!r}: check what specifies it, and that the "
                     "tokenizer has an end token and tokens to write the form with"
@@ -451,13 +475,13 @@ class Core:
 
     def stats(self) -> dict[str, int]:
         """Return the counts, and what vLLM holds now. From any thread."""
-        engine, scheduler = self.engine, self._scheduler
+        engine = self.engine
+        if self.process is None:
+            self._counters[2:] = measure_cache(self._inner_core)
+        counts = dict(zip(COUNTERS, self._counters.tolist(), strict=True))
         held = engine.get_num_unfinished_requests() if engine is not None else 0
-        waiting = min(held, len(getattr(scheduler, "waiting", ())))
-        pool: Any = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
-        free: Any = getattr(pool, "get_num_free_blocks", None)
-        used = {} if free is None else {"kv_used": self.blocks - int(free())}
-        return {**self.counts, "running": held - waiting, "waiting": waiting, "kv_blocks": self.blocks, **used}
+        counts["waiting"] = min(held, counts["waiting"])
+        return {**self.counts, **counts, "running": held - counts["waiting"], "kv_blocks": self.blocks}
 
     def _tap(self) -> bool:
         """Read tokens and log-probabilities where they leave the model. Returns whether that can be done.
@@ -478,9 +502,13 @@ class Core:
         if inner is None or filled is None:
             return False
 
+        process = self.process
+
         def tapped() -> Any:
-            outputs = inner()
+            outputs = inner() if process is None else process.next_outputs(inner)
             counts, scored = self.counts, []
+            # A process of its own sends a message where a step has outputs; without any, this thread was woken.
+            counts["steps"] += process is None or bool(outputs.outputs)
             for output in outputs.outputs:
                 counts["generated"] += len(output.new_token_ids)
                 if output.new_logprobs is not None:
@@ -526,26 +554,26 @@ class Core:
                 if trace.window and not order.streams and trace.due():
                     self._due.append(order)
 
+    def explain_end(self, error: Exception) -> str:
+        """Return why the engine broke with this error."""
+        if self.process is not None and (isinstance(error, WorkerLost) or type(error).__name__ == DEAD):
+            return self.process.explain_end()
+        return f"{type(error).__name__}: {first_line(error)}"
+
     def close(self) -> None:
         """Free the model and its cache, or what was made of them."""
         self.running.clear()
         self._inner.clear()
-        self._states = self._scheduler = None
+        self._states = self._inner_core = None
         with contextlib.suppress(Exception):
             self.engine.engine_core.shutdown()
         self.engine = None
-        if "vllm" in sys.modules:
-            with contextlib.suppress(Exception):
-                from vllm.distributed import cleanup_dist_env_and_memory
-
-                cleanup_dist_env_and_memory()
-            gc.collect()
-        Core._place.release()
-
-
-def _take(blocks: CachedBlocks, events: Sequence[Any]) -> None:
-    for event in events:
-        blocks.take(read(event))
+        if self.process is not None:
+            self.process.close()
+            gc.unfreeze()
+        else:
+            Core._place.release()
+        gc.collect()
 
 
 def _end_ids(generation: Mapping[str, Any], prompter: Prompter) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -41,18 +41,6 @@ def prefill_field(output: Any, logprobs: Any) -> str | None:
     return "prefill_stats" if "prefill_stats" in fields else ""
 
 
-def follow_blocks(engine: Any, take: Callable[[Sequence[Any]], None]) -> bool:
-    """Have vLLM's events of its prefix cache taken, in the thread that steps it. Return whether that can be done. They
-    could be had from a socket too, which costs a thread and an encoding that an engine in this process need not pay."""
-    scheduler = getattr(getattr(getattr(engine, "engine_core", None), "engine_core", None), "scheduler", None)
-    publisher: Any = getattr(scheduler, "kv_event_publisher", None)
-    tells = getattr(getattr(scheduler, "kv_events_config", None), "enable_kv_cache_events", False)
-    if not tells or not callable(getattr(publisher, "publish", None)):
-        return False
-    publisher.publish = lambda batch: take(batch.events)
-    return True
-
-
 SPACES = 24
 """Blanks and line ends between two parts of JSON at most: a small model may write them until its tokens are used up."""
 
@@ -73,11 +61,11 @@ def bound_spaces(compiler: Any) -> None:
     compiler.compile_json_schema = bounded
 
 
-def count_forms(engine: Any, counts: dict[str, int]) -> None:
-    """Have counted how many requests with a form vLLM made ready, and the milliseconds that took. It keeps what it has
-    compiled: a form that came before takes none. Spaces in JSON are bounded on the way (`bound_spaces`)."""
-    inner = getattr(getattr(engine, "engine_core", None), "engine_core", None)
-    manager: Any = getattr(inner, "structured_output_manager", None)
+def count_forms(core: Any, counts: Any) -> None:
+    """Have an EngineCore count the requests with a form that it made ready and the milliseconds that took, in an array
+    of shape (2,). It keeps what it has compiled: a form that came before takes none. Spaces in JSON are bounded on the
+    way (`bound_spaces`)."""
+    manager: Any = getattr(core, "structured_output_manager", None)
     compile_ = getattr(manager, "_create_grammar", None)
     if not callable(compile_):
         return
@@ -90,10 +78,20 @@ def count_forms(engine: Any, counts: dict[str, int]) -> None:
             return compile_(request)
         finally:
             with lock:
-                counts["forms"] += 1
-                counts["form_ms"] += round(1000 * (time.perf_counter() - began))
+                counts[:] += (1, round(1000 * (time.perf_counter() - began)))
 
     manager._create_grammar = counted
+
+
+def measure_cache(core: Any) -> tuple[int, int]:
+    """Return the blocks of the cache that an EngineCore's running requests hold, and the number of its waiting
+    requests; 0 where they cannot be read."""
+    scheduler = getattr(core, "scheduler", None)
+    pool: Any = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+    free: Any = getattr(pool, "get_num_free_blocks", None)
+    # one block holds nothing
+    used = 0 if free is None else int(pool.num_gpu_blocks) - 1 - int(free())
+    return used, len(getattr(scheduler, "waiting", ()))
 
 
 def without_amx(attention: Any) -> None:

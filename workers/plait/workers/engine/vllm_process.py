@@ -15,7 +15,7 @@ INSTALL = "pip install 'plait[cpu]' (no GPU) or 'plait[gpu]'"
 def environment(threads: int, *, forced: bool, cores: Sequence[int] | None, local: bool) -> bool:
     """Set the variables that vLLM reads while it is imported; returns whether there is a GPU to use.
 
-    In-process engine, no usage statistics, no log on stdout. On a CPU torch's dynamo is off: its compilation of a
+    No usage statistics, no log on stdout. On a CPU torch's dynamo is off: its compilation of a
     sampler helper costs seconds at the first request and wins nothing measurable.
     """
     put = os.environ.setdefault
@@ -29,7 +29,10 @@ def environment(threads: int, *, forced: bool, cores: Sequence[int] | None, loca
     put("OMP_WAIT_POLICY", "PASSIVE")
     # it warns before it has read its own variables
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
+    # plait decides by an argument whether EngineCore has a process. With "1", vLLM would give an engine on a CPU a
+    # second process behind that one, and both wait by spinning.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    put("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would copy this process's threads, and the locks they hold
     if local:
         put("HF_HUB_OFFLINE", "1")
     if forced:

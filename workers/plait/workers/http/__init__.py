@@ -17,10 +17,10 @@ from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.batch_streams import CallbackWorker, Reporter
+from .._shared.kv_events import KvEvents
 from .._shared.options import build_options, takes
 from .connection import DEFAULT_KEY_VARIABLE, ResponseLimits, ServerConnection
 from .flow_control import ConcurrencyLimiter
-from .kv_events import KvEvents
 from .options import DEFAULT_SLOTS, HttpOptions, check_address
 from .request_body import ServerError
 from .request_sender import REPORT_TOKENS, LiveJob, RequestSender, log
@@ -271,7 +271,7 @@ class Http(CallbackWorker):
             asked = live.think.model
             # vLLM hashes the blocks of a LoRA adapter with its name, and those of the base model without one.
             model = asked if asked is not None and asked != sender.server.model else ""
-            self._events.add_prompt(live.job.attempt, end, model, live.think.salt)
+            self._events.add_prompt(live.job.attempt, end.prompt_ids, model, live.think.salt)
         sender.count_usage(live)
         live.report(end)
 

@@ -29,8 +29,6 @@ from typing import Any, Literal
 
 from plait.core.events import Hints, Job
 
-__all__ = ["RequestHints", "ServingStack", "build_hints", "find_stack"]
-
 ServingStack = Literal["auto", "vllm", "vllm-router", "dynamo", "llm-d", "sglang", "none"]
 _STACKS = {"vllm": "vllm", "sglang": "sglang", "nvidia": "dynamo", "dynamo": "dynamo"}
 """Stacks by the `owned_by` of their models."""

@@ -499,7 +499,7 @@ def pool(
             own.setdefault("checkpoint", CHECKPOINT_STEPS)
             if num_gpus and num_gpus < 1:
                 # vLLM takes nine tenths of the GPU by default, but other actors reserve the rest.
-                own.setdefault("gpu_memory_utilization", round(0.9 * num_gpus, 3))
+                own["engine_args"] = {"gpu_memory_utilization": round(0.9 * num_gpus, 3)} | own.get("engine_args", {})
         if here:
             if count > 1:
                 own.setdefault("cpu_list", usable[index * share : (index + 1) * share])

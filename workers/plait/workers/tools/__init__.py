@@ -169,7 +169,12 @@ class Tools(CallbackWorker):
             kwargs[the_tool.context] = _Context(job, running, self.on_ask)
         work = functools.partial(the_tool.fn, **kwargs) if kwargs else the_tool.fn
         if the_tool.is_async:
-            running.task = loop.create_task(running.follow(work))
+            call = running.follow(work)
+            if the_tool.suspends:
+                running.task = loop.create_task(call)
+            else:  # it ends here; in a context of its own, as in a task
+                with contextlib.suppress(StopIteration):
+                    contextvars.copy_context().run(call.send, None)
         else:
             self._on_thread(running, work)
         running.timed_out = self._timed_out

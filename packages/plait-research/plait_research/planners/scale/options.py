@@ -12,8 +12,6 @@ from plait.core.vocabulary import MaxBranches, N, Records, Threshold, Width
 
 from ...learning import LearningPlanner
 
-__all__ = ["ScaleOptions"]
-
 
 class ScaleOptions(LearningPlanner, Flow):
     """The fields of `Scale`."""

@@ -1,4 +1,4 @@
-"""Follow the events of a vLLM server's prefix cache: `vllm serve --kv-events-config`, over ZMQ.
+"""Follow the events of the prefix cache of vLLM in another process (`--kv-events-config` of a server), over ZMQ.
 
 A message is a topic, a sequence number (8 bytes, big-endian) and a batch in msgpack. Lost messages are requested again
 if the server has a replay socket; otherwise its cache is unknown from then on, and all blocks are forgotten.
@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from plait.core.errors import ConfigError
-from plait.core.result import Result
 
-from .._shared.cached_blocks import EMPTY, CachedBlocks, Mailbox, read
+from .cached_blocks import EMPTY, CachedBlocks, Mailbox, read
 
-log = logging.getLogger("plait.http")
+log = logging.getLogger("plait.kv_events")
 
 LOOKUP_DELAY_S = 0.3
 """From a response to the lookup of its prompt: the events of its blocks come over another connection."""
@@ -79,7 +78,7 @@ class KvEvents:
         self._address, self._replay = address, replay
         self._blocks = CachedBlocks()
         self._reader = EventReader(self._blocks)
-        self._pending: deque[tuple[float, int, Result, str, str]] = deque(maxlen=MAX_PENDING_PROMPTS)
+        self._pending: deque[tuple[float, int, Sequence[int], str, str]] = deque(maxlen=MAX_PENDING_PROMPTS)
         self.mailbox = Mailbox(EMPTY)
         self._has_events, self._silent_prompts = False, 0
         """Whether any message arrived, and how many long prompts were answered without one."""
@@ -96,15 +95,15 @@ class KvEvents:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.mailbox.close()
 
-    def add_prompt(self, attempt: int, result: Result, model: str, salt: str) -> None:
+    def add_prompt(self, attempt: int, ids: Sequence[int], model: str, salt: str) -> None:
         """Look up the prompt of a finished or cancelled response soon."""
-        if not self._has_events and len(result.prompt_ids) >= LONG_PROMPT_TOKENS:
+        if not self._has_events and len(ids) >= LONG_PROMPT_TOKENS:
             self._silent_prompts += 1
             if self._silent_prompts == SILENT_PROMPTS:
                 log.warning(SILENCE_WARNING, SILENT_PROMPTS, self._address)
-        if result.prompt_ids:
+        if ids:
             due = asyncio.get_running_loop().time() + LOOKUP_DELAY_S
-            self._pending.append((due, attempt, result, model, salt))
+            self._pending.append((due, attempt, ids, model, salt))
 
     async def _listen(self) -> None:
         zmq = self._zmq
@@ -153,9 +152,9 @@ class KvEvents:
         while True:
             await asyncio.sleep(LOOKUP_DELAY_S / 3)
             while self._pending and self._pending[0][0] <= loop.time():
-                _, attempt, result, model, salt = self._pending.popleft()
+                _, attempt, ids, model, salt = self._pending.popleft()
                 if self._has_events:
-                    self._blocks.ended(attempt, result.prompt_ids, model, salt)
+                    self._blocks.ended(attempt, ids, model, salt)
             if (news := self._blocks.news()) is not None:
                 self.mailbox.put(news)
 
