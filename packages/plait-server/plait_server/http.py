@@ -108,8 +108,8 @@ async def read(request: Request, model: type[B], settings: Settings, max_bytes: 
         body = await apart(size >= LARGE_BODY_BYTES, parse, pieces, model, settings.body_values)
     if isinstance(body, Body):
         body.set_size(size, held)
-        body.set_session(request.headers)
         body.check_fields(settings.strict)
+        return body.with_session(request.headers)
     return body
 
 

@@ -10,6 +10,8 @@ from plait.core.declarations import Fidelity
 from plait.core.interfaces import Defer, Pin, Policy
 from plait.core.view import ProgramView, StepView, View, WorkerView
 
+__all__ = ["WorkingSet"]
+
 _CACHE_SHARE = 0.85
 """Share of a cache that the active programs may take; the rest holds what has just ended."""
 _OVERDUE = 5.0
