@@ -78,10 +78,6 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
             return given
         return {**props, **{name: value for name, value in given.items() if name != "forwardedProps"}}
 
-    def check(self) -> None:
-        """Raise `ApiError` for what cannot be honoured."""
-        self.client_tools.check(self.tool_choice)
-
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
         return super().request(strategy).updated({"session": normalise_session(self.thread_id)})

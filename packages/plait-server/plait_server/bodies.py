@@ -140,6 +140,10 @@ class Body(StructuredOutputFields):
         """Say how many bytes the body had as it came."""
         self._size, self._bytes = size, held
 
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        self.client_tools.check(self.tool_choice)
+
     def check_fields(self, strict: bool) -> None:
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
         OpenAI does not have."""

@@ -72,8 +72,7 @@ class ChatBody(
             raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` goes with `stream: true`", "stream_options")
-        if self.tools or self.tool_choice is not None:
-            self.client_tools.check(self.tool_choice)
+        super().check()
 
     @property
     def is_stored(self) -> bool:
