@@ -21,6 +21,8 @@ from ..._shared.tool_instructions import to_functions
 from . import prompts
 from .grammar import MOST_TOOLS, grammar
 
+__all__ = ["LLMCompilerOptions"]
+
 """Of a round's step that looks whether all tasks were done: the beginning of its name."""
 
 
