@@ -4,9 +4,9 @@
         n: N = 8
         merge: MergeOption = Plugin(name="majority")
 
-A setting of a model call is not among these: it is a field of a `CallConfig`. A planner that continues with what is
-its own begins the docstring with that of the word. Bounds of these words are `gt`: pydantic keeps one bound of a kind,
-so a planner's own `ge` would be lost beside another.
+A setting of a model call is not a word here but a field of a `CallConfig`. A planner's docstring for an option begins
+with the word's docstring and adds the planner's details. The words use the bound `gt`: pydantic keeps one bound of each
+kind, so a planner can add its own `ge`.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.runtime.client.answer import Answer
 
+__all__ = ["LearnedRuns", "LearningPlanner", "RunOutcome", "learn", "outcome_of"]
+
 log = logging.getLogger("plait.client")
 
 _REMEMBERED = 10_000

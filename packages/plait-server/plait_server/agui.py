@@ -28,6 +28,7 @@ from .dialect import StreamWriter, describe_answer, write_stream
 from .errors import ApiError, not_found
 from .http import EventStream, apart, read, sse
 from .service import Service
+from .sessions import normalise_session
 from .stream_events import text_of_step
 from .tenants import ServedRun, User
 
@@ -79,7 +80,7 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
 
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
-        return super().request(strategy).updated({"session": self.thread_id})
+        return super().request(strategy).updated({"session": normalise_session(self.thread_id)})
 
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, the context of the frontend first. Raises `ApiError`."""

@@ -109,6 +109,7 @@ async def read(request: Request, model: type[B], settings: Settings, max_bytes: 
     if isinstance(body, Body):
         body.set_size(size, held)
         body.check_fields(settings.strict)
+        return body.with_session(request.headers)
     return body
 
 

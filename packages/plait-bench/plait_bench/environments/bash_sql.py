@@ -18,6 +18,8 @@ from plait.workers.tools.sandbox import Program, Sandbox, SandboxLimits, shared
 from ._data_answers import alike
 from ._intercode import of_rows, of_shell
 
+__all__ = ["BashSqlEnvironment"]
+
 _MOST = 8_000
 """Most characters of a command's output in the report."""
 _ROWS = 200

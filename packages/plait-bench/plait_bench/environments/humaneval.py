@@ -11,6 +11,8 @@ from plait.core.errors import ToolError
 from plait.workers.tools.environments.code import CodeEnvironment
 from plait.workers.tools.sandbox import Program
 
+__all__ = ["HumanEvalEnvironment"]
+
 
 class HumanEvalEnvironment(CodeEnvironment):
     """`run_python` for the planner; a program is right if it passes the problem's `check`.

@@ -11,6 +11,8 @@ from plait.core.errors import ToolError
 from plait.core.extras import extra
 from plait.core.task import Environment
 
+__all__ = ["ReasoningGymEnvironment"]
+
 
 class ReasoningGymEnvironment(Environment):
     """No tools. What is wanted is the problem's entry: `{"question": …, "answer": …, "metadata": {…}}`."""

@@ -19,6 +19,8 @@ from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, TokenDraws, Usage
 from plait.runtime.driver.worker_proxy import WorkerProxy
 
+__all__ = ["Sampler"]
+
 Load = Callable[[Any], Awaitable[None]]
 
 

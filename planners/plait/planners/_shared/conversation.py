@@ -24,6 +24,8 @@ from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
 
 from .tool_instructions import LAST, REPAIR, build_instructions, to_functions
 
+__all__ = ["ToolConversation", "ToolTurns", "Turn"]
+
 
 class ToolTurns(Flow):
     """Options of planners whose model calls tools, turn by turn."""

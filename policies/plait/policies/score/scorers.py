@@ -14,6 +14,8 @@ from plait.core.sampling import StructuredOutput
 from plait.core.search import Scorer, SearchNode
 from plait.core.vocabulary import Count
 
+__all__ = ["FunctionScorer", "Judge", "Logprob", "Model", "ToolScorer"]
+
 _LETTERS = StructuredOutput(kind="choice", spec=["A", "B"], required=False)
 PROMPT = """{question}
 

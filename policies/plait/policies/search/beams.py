@@ -14,6 +14,8 @@ from plait.core.vocabulary import Count
 from ._ranked_frontier import Key, RankedFrontier
 from ._rounds import Rounds
 
+__all__ = ["Beam", "BestFirst", "Tot"]
+
 
 class Beam(Search):
     """The `keep` best nodes of each depth get `branch` children each; state keys break ties. Answers are not duplicated

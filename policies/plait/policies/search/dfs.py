@@ -12,6 +12,8 @@ from plait.core.vocabulary import Count
 
 from ._ranked_frontier import Key, RankedFrontier
 
+__all__ = ["Dfs"]
+
 
 class Dfs(Search):
     """The deepest open node gets the next child; after a dead end the search backtracks. The first answer ends it.

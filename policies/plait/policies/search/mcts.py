@@ -11,6 +11,8 @@ from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
+__all__ = ["Mcts", "Visits"]
+
 
 class Mcts(Search):
     """Descends from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child if a node has fewer than

@@ -20,6 +20,8 @@ from plait.core.chat import FunctionCall, Message, MessageToolCall, call_id, use
 from plait.core.errors import ToolError
 from plait.core.extras import extra
 
+__all__ = ["BfclConversation", "written"]
+
 _INSTALL = "the leaderboard is not installed: pip install --no-deps bfcl-eval"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 

@@ -10,6 +10,8 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.flow import Flow
 from plait.core.vocabulary import Count, MaxPromptItems, N, Rounds
 
+__all__ = ["EvolveOptions"]
+
 
 class EvolveOptions(Flow):
     """The fields of `Evolve`."""

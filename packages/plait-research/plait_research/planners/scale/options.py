@@ -12,6 +12,8 @@ from plait.core.vocabulary import MaxBranches, N, Records, Threshold, Width
 
 from ...learning import LearningPlanner
 
+__all__ = ["ScaleOptions"]
+
 
 class ScaleOptions(LearningPlanner, Flow):
     """The fields of `Scale`."""

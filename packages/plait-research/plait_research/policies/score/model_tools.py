@@ -11,6 +11,8 @@ from plait.core.flow import Context
 from plait.core.search import SearchNode
 from plait.policies.score.scorers import ToolScorer
 
+__all__ = ["Perplexity", "RewardModel"]
+
 
 class Perplexity(ToolScorer):
     """Calls the tool `perplexity` (`plait_research.tools.perplexity.prompt_perplexity`) with the step's own text and

@@ -10,6 +10,8 @@ from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
+__all__ = ["Dvts"]
+
 
 class Dvts(Search):
     """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`

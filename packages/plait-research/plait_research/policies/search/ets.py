@@ -14,6 +14,8 @@ from plait.core.search import Frontier, SearchNode, SearchTree
 from .leaf_sampling import BalancedRounds, select_by_program, select_by_tree, share_children
 from .stride import Stride, Strides
 
+__all__ = ["Ets"]
+
 
 class Ets(Stride):
     """`stride`, with pruning: whenever the live paths hold more than `limit` tokens, those leaves are kept that have

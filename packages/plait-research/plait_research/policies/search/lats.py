@@ -14,6 +14,8 @@ from plait.core.step_handles import StepFailed
 from plait.core.vocabulary import Count
 from plait.policies.search.mcts import Mcts, Visits
 
+__all__ = ["Lats"]
+
 _REFLECT = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
 
 

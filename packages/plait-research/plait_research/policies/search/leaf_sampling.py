@@ -13,6 +13,16 @@ from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 from plait.policies.search._rounds import Rounds
 
+__all__ = [
+    "BalancedRounds",
+    "Particle",
+    "Rebase",
+    "draw_probabilities",
+    "select_by_program",
+    "select_by_tree",
+    "share_children",
+]
+
 Paths = Sequence[Sequence[int]]
 """For each leaf the nodes of its path, root first, the leaf last. Nodes are numbers."""
 

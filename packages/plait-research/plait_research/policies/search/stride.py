@@ -14,6 +14,8 @@ from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.core.vocabulary import Count
 
+__all__ = ["Stride", "Strides"]
+
 _LEAST = -600.0
 """Of a logarithm of a weight: sums of weights and their quotients are finite and not 0."""
 

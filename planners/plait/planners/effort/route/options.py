@@ -13,6 +13,8 @@ from plait.core.interfaces import MOST_STEPS, Planner
 from plait.core.ops import Plugin
 from plait.core.vocabulary import Confidence, MaxBranches, N, OnePlugin
 
+__all__ = ["ALL", "PIECES", "REFINE", "THREADS", "RouteOptions"]
+
 PIECES, REFINE, THREADS = "decompose", "refine", "threads"
 """The planners that the probes' rules may choose."""
 ALL = tuple(Plugin(name=name) for name in (PIECES, REFINE, THREADS))

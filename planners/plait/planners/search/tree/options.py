@@ -13,6 +13,8 @@ from plait.core.vocabulary import Count, Depth, FreeText, MaxBranches, N, Scorer
 
 from .vote import Weight
 
+__all__ = ["LIST", "TreeOptions"]
+
 LIST = "\nWrite up to {width} different next steps, each on a line of its own, and nothing else:\n"
 
 

@@ -21,7 +21,7 @@ from ..._shared.tool_instructions import to_functions
 from . import prompts
 from .grammar import MOST_TOOLS, grammar
 
-"""Name prefix of a round's step that checks whether all tasks succeeded."""
+__all__ = ["LLMCompilerOptions"]
 
 
 class LLMCompilerOptions(Planner):

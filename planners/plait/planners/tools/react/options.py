@@ -18,6 +18,8 @@ from plait.core.vocabulary import MaxTools, MergeOption, N
 
 from ..._shared.conversation import ToolTurns
 
+__all__ = ["MORE", "ReactOptions", "classify_calls", "transfer_name", "turn_calls"]
+
 
 class ReactOptions(ToolTurns):
     """The fields of `React`."""

@@ -16,6 +16,8 @@ from plait.core.tools.tool import Tool
 
 from ..sandbox import Program, Sandbox, shared
 
+__all__ = ["CodeEnvironment"]
+
 
 class CodeEnvironment(Environment):
     """`run_python` for the planner; a program is right if it returns what every hidden case wants.
