@@ -1,4 +1,4 @@
-"""`plait learn import`: other people's recordings as samples."""
+"""`plait learn import`: convert published recordings into samples."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def import_samples(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read other people's recordings of their models, and write them as samples.
+    """Read published recordings of models, and write them as samples.
 
-    A sample has the question, the answer as votes count it, the verdict, the tokens (estimated from the text where
-    no count was recorded) and the text. `python -m experiments votes --from OUT.jsonl` compares ways to vote on them.
+    A sample has the question, the answer for votes, the verdict, the tokens (estimated from the text if no count was
+    recorded) and the text. `python -m experiments votes --from OUT.jsonl` compares votes over these samples.
     """
     if source not in SOURCES:
         raise UsageError(

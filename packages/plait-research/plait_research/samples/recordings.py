@@ -1,6 +1,6 @@
-"""Read other people's recordings of their models: a function for each source, from a file or folder to samples.
+"""Read published recordings of models, with a function for each source from a file or folder to samples.
 
-Each takes the answer out of a text, and grades it, as its authors do. This module contains only their file formats.
+Each function extracts and grades answers like the source's authors. This module contains only file formats.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from plait.runtime.plugins.loader import Plugins
 from .sample import RecordedSample, estimated
 
 MAX_MEMBER_BYTES = 32 << 20
-"""Largest sample of a packed log of Inspect."""
+"""Maximum size of a sample in a packed Inspect log, in bytes."""
 MAX_LOG_BYTES = 1 << 30
-"""Largest packed log of Inspect, unpacked."""
+"""Maximum unpacked size of a packed Inspect log, in bytes."""
 _NOT_LETTERS = re.compile(r"[^a-z]")
 _BOXED = Plugin(name="plain", options={"where": "boxed", "equal": "expression"})
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 def recorded_samples(source: str, path: Path, answers: Path | None = None) -> Iterator[RecordedSample]:
-    """Yield the samples of other people's recordings.
+    """Yield the samples of published recordings.
 
-    Args:
-        source: one of `SOURCES`.
-        path: the file or folder as its authors publish it.
-        answers: JSON lines of `question` and `answer`, for recordings that lack the right answers.
+    Args: source: one of `SOURCES`. path: the published file or folder. answers: JSON lines of `question` and `answer`,
+        for recordings that lack the right answers.
 
-    Raises `ConfigError` for what is no such recording.
+    Raises `ConfigError` for other files.
     """
     wanted = {} if answers is None else wanted_answers(answers)
     try:
@@ -71,8 +69,8 @@ def _object(path: Path) -> Any:
 
 
 def _esc(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """`MODEL_result/TASK/T0.7.jsonl` of ESC (arXiv 2401.10480): what follows "the answer is", compared as its authors
-    do: by its letters alone, or as a number where the right answer is one."""
+    """Read `MODEL_result/TASK/T0.7.jsonl` of ESC (arXiv 2401.10480). The answer follows "the answer is". As in the
+    authors' code, answers are compared by their letters, or as numbers if the right answer is a number."""
     for row in _lines(path):
         want = str(row["answer"]).lower()
         numeric = _NUMBER.fullmatch(want) is not None
@@ -90,7 +88,7 @@ def _esc(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
 
 
 def _adaptive_consistency(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """`outputs/MODEL/DATASET/outputs_seedN.jsonl` of Adaptive-Consistency (arXiv 2305.11860)."""
+    """Read `outputs/MODEL/DATASET/outputs_seedN.jsonl` of Adaptive-Consistency (arXiv 2305.11860)."""
     for number, row in enumerate(_lines(path)):
         for answer in row["answers"]:
             given = str(answer).strip()
@@ -108,15 +106,15 @@ def _equal(given: str, want: str) -> bool:
 
 
 def _atts(path: Path, wanted: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """A folder of `problem_0000.json` of ATTS (arXiv 2509.15148): the turns of a draft and its target. They are graded
-    only with `answers`; answers are equal as mathematical expressions."""
+    """Read a folder of `problem_0000.json` of ATTS (arXiv 2509.15148): the turns of a draft and its target. They are
+    graded only with `answers`; answers are compared as mathematical expressions."""
     plugins = Plugins()
     for file in sorted(path.glob("problem_*.json")):
         row = _object(file)
         text = "".join(turn.get("output", "") for turn in row["full_history"])
         task = plugins.task(_BOXED, row["question"])
         given = str(row["final_answer"] or "")
-        if given.count("{") != given.count("}"):  # some runs were read by an expression that ends at the first brace
+        if given.count("{") != given.count("}"):  # the authors' expression for some runs ends at the first brace
             given = task.extract(text)
         answer = task.key(given) if given not in (None, "", "invalid") else None
         want = wanted.get(row["question"].strip())
@@ -133,8 +131,8 @@ def _atts(path: Path, wanted: Mapping[str, str]) -> Iterator[RecordedSample]:
 
 
 def _routellm(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """`gsm8k_responses.csv` or `mmlu/responses/*.csv` of RouteLLM (arXiv 2406.18665): a column of verdicts for each
-    model, and one of its responses where they are kept. A row is a question."""
+    """Read `gsm8k_responses.csv` or `mmlu/responses/*.csv` of RouteLLM (arXiv 2406.18665). Each model has a column of
+    verdicts, and a column of responses if the file has them. A row is a question."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
         columns = list(reader.fieldnames or ())
@@ -151,8 +149,8 @@ def _routellm(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
 
 
 def _intercode(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """A file of `data/results` of InterCode (arXiv 2306.14898): turns of one model with the reward of each. Its loop
-    ends at a reward of 1, so the grader has a say in how long it runs."""
+    """Read a file of `data/results` of InterCode (arXiv 2306.14898): one model's turns with their rewards. The loop
+    ends at a reward of 1, so the grader influences its length."""
     for row in _object(path).values():
         history, reward = row["turn_history"], float(row["summary"]["max_reward"])
         actions = [str(action) for action in history["actions"]]
@@ -168,8 +166,8 @@ def _intercode(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
 
 
 def _toolbench(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """A folder of `*_answer/N_METHOD.json` of ToolBench (arXiv 2307.16789), or one such file. These are not graded;
-    `answer` is `None` if the run ended without one."""
+    """Read a folder of `*_answer/N_METHOD.json` of ToolBench (arXiv 2307.16789), or one such file. The runs are not
+    graded; `answer` is `None` if a run ended without one."""
     for file in [path] if path.is_file() else sorted(path.rglob("*.json")):
         made = _object(file)["answer_generation"]
         given = made["final_answer"] if made["finish_type"] == "give_answer" else None
@@ -180,7 +178,7 @@ def _toolbench(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
 
 
 def _inspect(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """A log of Inspect, `.eval` or `.json`. The first scorer's value is the verdict: `C` or 1 is right."""
+    """Read an Inspect log, `.eval` or `.json`. The first scorer's value is the verdict: `C` or 1 is right."""
     if path.suffix == ".eval":
         with zipfile.ZipFile(path) as file:
             _check_unpacked(file, path)
@@ -195,7 +193,7 @@ def _inspect(path: Path, _: Mapping[str, str]) -> Iterator[RecordedSample]:
 
 
 def _inspected(row: Any, model: str) -> RecordedSample:
-    """Return one sample of a log of Inspect."""
+    """Return one sample of an Inspect log."""
     scores: Any = next(iter((row.get("scores") or {}).values()), {})
     value = scores.get("value")
     usage: Any = row["output"].get("usage") or {}
@@ -210,8 +208,8 @@ def _inspected(row: Any, model: str) -> RecordedSample:
 
 
 def _check_unpacked(file: zipfile.ZipFile, path: Path) -> None:
-    """Raise `ConfigError` for an archive that unpacks to more than the limits. Sizes are those of its directory, beyond
-    which `zipfile` unpacks nothing."""
+    """Raise `ConfigError` for an archive whose unpacked size exceeds the limits. The sizes come from its directory;
+    `zipfile` never unpacks more."""
     sizes = [member.file_size for member in file.infolist()]
     for size, limit, what in (
         (max(sizes, default=0), MAX_MEMBER_BYTES, "one sample"),
@@ -228,4 +226,4 @@ SOURCES: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[RecordedSampl
     "adaptive-consistency": _adaptive_consistency, "atts": _atts, "esc": _esc, "inspect": _inspect,
     "intercode": _intercode, "routellm": _routellm, "toolbench": _toolbench,
 }  # fmt: skip
-"""By name: a function from a path and the right answers to samples."""
+"""Functions by source name, each from a path and the right answers to samples."""

@@ -1,5 +1,5 @@
-"""A sample: one answer that a model once gave to a question, and what is known of it. A file has one a line; runs of
-one's own have one for each branch of a vote."""
+"""A sample: one recorded answer of a model to a question, with facts about the answer. A file has one sample a line;
+plait's own runs give a sample for each branch of a vote."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class RecordedSample(Frozen):
     """One answer to one question. Samples of a question are in the order in which they were drawn."""
 
     question: str
-    """The question, or a name of it where its text may not be passed on."""
+    """The question, or its name if the text may not be published."""
     model: str = ""
     answer: str | None = None
-    """As votes count it: two samples agree if these are equal. `None`: the text has no answer."""
+    """The answer in the form that votes compare: two samples agree if it is equal. `None`: the text has no answer."""
     right: bool | None = None
     """The grader's verdict; `None` if it was not graded."""
     tokens: int | None = Field(default=None, ge=0)
-    """Generated tokens; `None` if they cannot even be estimated."""
+    """Number of generated tokens; `None` if it cannot even be estimated."""
     counted: bool = False
     """Whether `tokens` were counted; otherwise they are estimated from the text."""
     logprob: float | None = Field(default=None, le=0.0)
     """Mean log-probability (nats) of its tokens."""
     reward: float | None = None
-    """Where the grader gives more than right and wrong."""
+    """The grader's score, if it grades more finely than right and wrong."""
     cost: float | None = Field(default=None, ge=0.0)
-    """In dollars."""
+    """Cost in dollars."""
     text: str | None = None
-    """What the model wrote."""
+    """The model's text."""
 
 
 def estimated(text: str) -> int:
@@ -62,9 +62,9 @@ def write_samples(samples: Iterable[RecordedSample], out: Path) -> int:
 
 
 def samples_of(runs: Iterable[ExportedRun], answers: Mapping[str, str]) -> Iterator[RecordedSample]:
-    """Yield the branches of the last vote of each run that ended by themselves, or the answer of a run without a vote.
+    """Yield for each run the branches of its last vote that ended by themselves, or its answer if it has no vote.
 
-    `answers` has right answers by question, for tasks that cannot tell what is right.
+    `answers` has right answers by question, for tasks that cannot grade.
     """
     for run in runs:
         want = answers.get(run.run.request.text.strip())

@@ -1,4 +1,4 @@
-"""When the runs of a workload arrive: at a rate, or as a recorded trace has it. Times in seconds, the first at 0."""
+"""Arrival times of a workload's runs, from a rate or a recorded trace. Times are in seconds; the first is 0."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from random import Random
 from plait.core.errors import ConfigError
 
 _COLUMNS = ("arrival", "arrived_at", "at", "timestamp")
-"""Names of a trace's column of times, in any case."""
+"""Names of a trace's time column; case is ignored."""
 _MOST_BYTES = 1 << 30
 
 
 def at_rate(runs: int, rate: float | None, *, burstiness: float = 1.0, seed: int = 0) -> list[float]:
-    """Return the arrival times of `runs` runs, `rate` a second on average; all at once without a rate.
+    """Return the arrival times of `runs` runs at an average of `rate` a second, or all 0 without a rate.
 
-    The intervals are gamma-distributed with shape `burstiness`: 1 is a Poisson process, less comes in bursts, more is
-    more even (the parameters of vLLM's serving benchmark). Raises `ConfigError` for numbers that make no sense.
+    The intervals are gamma-distributed with shape `burstiness`: 1 is a Poisson process, smaller values are burstier,
+    larger values are more even (the parameters of vLLM's serving benchmark). Raises `ConfigError` for invalid numbers.
     """
     if runs < 1:
         raise ConfigError(f"a workload needs at least one run, not {runs}")
@@ -37,7 +37,7 @@ def at_rate(runs: int, rate: float | None, *, burstiness: float = 1.0, seed: int
 
 
 def read_arrivals(path: Path, runs: int | None = None) -> list[float]:
-    """Return the arrival times in a file, in order and counted from the first; only the first `runs` of them, if given.
+    """Return the sorted arrival times in a file, relative to the first; only the first `runs` times, if given.
 
     Each line is a number of seconds, or a JSON object with `at` (seconds) or `timestamp` (milliseconds, as in the
     Mooncake traces); or the file is CSV with a column `at` or `TIMESTAMP`, of seconds or of dates (as in the Azure

@@ -1,4 +1,4 @@
-"""Engines that come and go with the load, under virtual time, by the very `Scaler` that a real pool runs."""
+"""Engines that start and stop with the load under virtual time, by the same `Scaler` that a real pool uses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from .cluster import Cluster
 from .latency import WorkerFault
 
 INTERVAL = 0.5
-"""Seconds between two looks at the load."""
+"""Seconds between two checks of the load."""
 
 
 class ElasticHosts:
-    """Lets hosts of a simulated cluster come and go.
+    """Starts and stops hosts of a simulated cluster.
 
-    Args:
-        cluster: whose hosts they are; the first `least` are there from the beginning.
-        bounds: as of a real pool.
-        start: seconds until an engine is there.
+    Args: cluster: cluster of the hosts; its first `least` hosts run from the beginning. bounds: as for a real pool.
+        start: seconds that an engine takes to start.
     """
 
     def __init__(self, cluster: Cluster, bounds: Bounds, start: float) -> None:
@@ -31,17 +29,17 @@ class ElasticHosts:
         self._since: dict[str, float] = {}
         self._seconds = 0.0
         self.changes: int = 0
-        """Engines that came or went."""
+        """Number of engines that were started or removed."""
         for name in self._names[bounds.least :]:
             cluster.absent.add(name)
 
     @property
     def engine_seconds(self) -> float:
-        """The time that engines were there, starting included, all together."""
+        """Total time of all engines, starting time included."""
         return self._seconds + sum(self._cluster.now - since for since in self._since.values())
 
     def begin(self) -> None:
-        """Count the engines that are there, and look at the load from now on."""
+        """Count the running engines, and check the load from now on."""
         self._since = dict.fromkeys(self._names[: self._bounds.least], self._cluster.now)
         self._look()
 
@@ -77,7 +75,7 @@ class ElasticHosts:
         cluster.later(cluster.now + self._start, there)
 
     def _leave(self, name: str) -> None:
-        """Let an engine take no new steps."""
+        """Stop sending new steps to an engine."""
         cluster, host = self._cluster, self._cluster.batches[name].host
         self._going[name] = cluster.now + self._bounds.drain
         self.changes += 1

@@ -1,4 +1,4 @@
-"""What journals say of a model's speed: attempts to fit a profile to (`fitting.py`), and sessions to simulate again."""
+"""Read a model's speed from journals: attempts to fit a profile to (`fitting.py`), and sessions to simulate again."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .fitting import RecordedAttempt, fit
 __all__ = ["Clock", "RecordedAttempt", "RecordedSession", "fit", "recorded"]
 
 SOON = 0.05
-"""Seconds within which a run follows the end of another."""
+"""Maximum number of seconds between a run's end and a run that follows it."""
 Clock = Callable[[float], float]
-"""Turns times of a journal into others: seconds of the processor, for instance."""
+"""Converts a journal's times, for instance into processor seconds."""
 
 
 def _same(at: float) -> float:
@@ -39,10 +39,10 @@ def _same(at: float) -> float:
 def recorded(
     path: Location, runs: Collection[str] | None = None, clock: Clock = _same
 ) -> tuple[list[RecordedAttempt], list[float]]:
-    """Return the attempts at think steps in a journal (or of some runs of it), and the seconds that workers took to
-    stop one.
+    """Return the attempts at think steps in a journal (or in some of its runs), and the seconds that workers took to
+    stop an attempt.
 
-    Raises `ConfigError` for a file that is no journal; rows that make no sense are passed over.
+    Raises `ConfigError` for a file that is not a journal; invalid rows are skipped.
     """
     begun: dict[int, tuple[str, str, float, bool]] = {}
     stopping: dict[int, float] = {}
@@ -78,7 +78,7 @@ def recorded(
 
 
 def _note(event: dict[str, Any], streams: dict[tuple[str, str], bool]) -> None:
-    """Take down which steps of a plan or a patch stream."""
+    """Record which steps of a plan or a patch stream."""
     run = event.get("run") or str(event.get("step", "")).partition(":")[0]
     plan: dict[str, Any] = event.get("plan") or event.get("patch") or {}
     for step in plan.get("steps", ()):
@@ -88,28 +88,28 @@ def _note(event: dict[str, Any], streams: dict[tuple[str, str], bool]) -> None:
 
 
 class RecordedSession(Frozen):
-    """What a journal recorded, to be simulated again."""
+    """A journal's recorded runs, for a new simulation."""
 
     requests: tuple[Request, ...]
     plans: tuple[Plan, ...]
     arrivals: tuple[float, ...]
     latencies: tuple[float, ...]
-    """Seconds of each run."""
+    """Duration of each run in seconds."""
     lengths: dict[str, int]
-    """Tokens by `run-N:step`, N being a run's number by arrival."""
+    """Tokens by `run-N:step`; N is the run's number by arrival."""
     prompts: dict[str, tuple[int, int]]
-    """By the same: tokens of the prompt, and how many of them a cache held."""
+    """Tokens of the prompt and cached tokens of the prompt, by `run-N:step`."""
     values: dict[str, JsonValue]
-    """By the same: what the step said. A join that closes early closes by it."""
+    """The step's text, by `run-N:step`. It decides when a join closes early."""
     slots: dict[str, int]
-    """Of each worker that had model steps."""
+    """Facts about each worker that had model steps."""
     makespan: float
     patches: tuple[dict[str, tuple[Plan, ...]], ...] = ()
-    """Of each run: what its steps expanded into, by the step's name, in order."""
+    """For each run, the expansions of its steps by the step's name, in order."""
 
     def follows(self) -> dict[int, tuple[int, float]]:
-        """Return the runs that came as soon as another had ended, which were sent for that reason: they would have come
-        later if that had ended later. By their numbers: which, and how many seconds after it."""
+        """Return the runs that were sent because another run had ended; they would have come later if it had ended
+        later. The mapping has for each run's number the other run's number and the seconds between them."""
         followed: dict[int, tuple[int, float]] = {}
         ends = sorted(
             (at + took, number) for number, (at, took) in enumerate(zip(self.arrivals, self.latencies, strict=True))
@@ -124,12 +124,12 @@ class RecordedSession(Frozen):
         return followed
 
     def planners(self) -> list[Planner]:
-        """Return a planner for each run, which says again what was said then."""
+        """Return a planner for each run, which repeats the recorded plans."""
         return [_Again(plan=plan, patches=patches) for plan, patches in zip(self.plans, self.patches, strict=True)]
 
     @classmethod
     def read(cls, path: Path, runs: Collection[str] | None = None, clock: Clock = _same) -> RecordedSession:
-        """Read a journal, or some runs of it. Raises `ConfigError` if no run of it has ended."""
+        """Read a journal, or some of its runs. Raises `ConfigError` if none of them has ended."""
         came: dict[str, Submitted] = {}
         over: dict[str, float] = {}
         begun: dict[int, tuple[str, str]] = {}
@@ -191,7 +191,7 @@ class RecordedSession(Frozen):
 
 
 class _Again(Planner):
-    """Repeats a planner's answers of a recorded run. Steps of one name in several scopes are served in order."""
+    """Repeats a planner's output in a recorded run. Steps with equal names in several scopes are served in order."""
 
     plan: Plan
     patches: dict[str, tuple[Plan, ...]] = {}

@@ -1,7 +1,7 @@
 """A cluster of modelled engines around one machine, under virtual time.
 
-A heap of future news takes the place of workers and clock; there is no asyncio and no waiting. `latency.py` says
-what steps cost.
+A heap of future events replaces workers and clock, without asyncio and without waiting. `latency.py` defines the cost
+of steps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Watch = Callable[[Event, list[Action]], None]
 
 
 class Cluster:
-    """Hosts, and the machine that they work for. What becomes of attempts and runs is for a subclass to note."""
+    """Hosts and their machine. Subclasses record the outcomes of attempts and runs."""
 
     def __init__(
         self,
@@ -78,13 +78,13 @@ class Cluster:
         self._changed: dict[str, DecodeBatch] = {}
         self._wakes = 0
         self.events: int = 0
-        """Events that the machine took."""
+        """Number of events that the machine handled."""
         self.tokens: SimTokens = SimTokens(hosts)
         self.left: int = 0
-        """Runs that have not finished, those included that are yet to come."""
+        """Number of unfinished runs, including runs that have not arrived."""
 
     def start(self, faults: Iterable[WorkerFault | Throttle]) -> None:
-        """Bring the hosts up, and plan what will happen to them."""
+        """Start the hosts, and schedule their faults."""
         for name in self.batches:
             if name not in self.absent:
                 self.come(name)
@@ -107,17 +107,17 @@ class Cluster:
         raise NotImplementedError
 
     def run_over(self, finish: Finish, run: Run | None) -> None:
-        """Take note of the end of a run; `run` is `None` for one that was refused at once."""
+        """Record the end of a run; `run` is `None` for a run that was rejected at once."""
         raise NotImplementedError
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 
     def take(self, event: Event) -> None:
-        """Hand an event to the machine and do as it says."""
+        """Pass an event to the machine and execute its actions."""
         actions = self.machine.handle(event)
         self.events += 1
         for at, step, _, state, _ in self.machine.moves:
-            # How long a step waits for a slot is counted from here, not from when it entered the plan.
+            # The wait for a slot begins here, not when the step entered the plan.
             if state == State.READY:
                 self._ready[step] = at
         if self.watch is not None:
@@ -151,7 +151,7 @@ class Cluster:
                 self.later(self.now, lambda: self.take(Counted(at=self.now, step=action.step)))
             case WakeAt():
                 self._wakes += 1
-                # Only the last wish to be woken counts, as with the driver's one timer.
+                # Only the last wake-up time counts, as with the driver's single timer.
                 number = self._wakes
                 self.later(max(self.now, action.at), lambda: self._wake(number))
             case Finish():
@@ -169,7 +169,7 @@ class Cluster:
             self.tokens.over(node.id, self._tries.pop(node.id, 0))
 
     def later(self, at: float, happen: Callable[[], None]) -> None:
-        """Let something happen at a time."""
+        """Schedule a callback at a time."""
         self._order += 1
         heapq.heappush(self._heap, (at, self._order, happen))
 
@@ -180,7 +180,7 @@ class Cluster:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def come(self, name: str) -> None:
-        """Bring a host up."""
+        """Start a host."""
         host = self.batches[name].host
         self._up.add(name)
         come = WorkerUp(self.now, host.name, host.slots, host.serves, host.models)
@@ -192,7 +192,7 @@ class Cluster:
         self.take(come)
 
     def strike(self, fault: WorkerFault | Throttle) -> None:
-        """Let a host go away, or change its speed."""
+        """Remove a host, or change its speed."""
         if isinstance(fault, Throttle):
             batch = self.batches[fault.worker]
             batch.throttle(fault.share, self.now)
@@ -216,7 +216,7 @@ class Cluster:
     def _dispatch(self, worker: str, job: Job, reason: str) -> None:
         op, batch = job.op, self.batches[worker]
         number = self._tries.get(job.step, 0)
-        if not job.generated or not number:  # a resumed attempt has the same outcome as the one that it continues
+        if not job.generated or not number:  # a resumed attempt has the outcome of the attempt that it continues
             number = self._tries[job.step] = number + 1
         rng = Random(f"{self._seed}/{job.step}/{number}")
         outcome = self._outcome(job, rng)
@@ -243,11 +243,11 @@ class Cluster:
             self.later(starts + self._latency.seconds(job, rng), lambda: self._complete(running))
 
     def _look(self, running: RunningJob, whole: Result | Failure, number: int) -> None:
-        """Give a job its confidences, if it asks for them and they are known."""
+        """Set a job's confidences, if its settings request them and they are known."""
         op, outcome = running.job.op, running.outcome
         if self.confidence is None or op.kind != "think" or not looks(op.sampling):
             return
-        # What fails is never looked at while it is written: it has no tokens.
+        # A failing job has no tokens, so it needs no confidences.
         if not isinstance(whole, Result) or not isinstance(outcome, Result):
             return
         rng = Random(f"{self._seed}/{running.job.step}/{number}/confidence")
@@ -259,10 +259,10 @@ class Cluster:
             running.chunk = max(1, trace.window // NEWS_PER_WINDOW)
 
     def _decode(self, running: RunningJob) -> None:
-        """A prompt has been read."""
+        """Handle the end of a prompt's prefill."""
         if running.over:
             return
-        # Nothing is left to generate: an attempt that went on from its last token.
+        # Nothing is left to generate: the attempt resumed from its last token.
         if not running.tokens:
             self._complete(running)
             return
@@ -271,7 +271,7 @@ class Cluster:
         self._plan_news(batch)
 
     def _plan_news(self, batch: DecodeBatch) -> None:
-        """See to it that the batch's next news comes when it is due."""
+        """Schedule the batch's next report at its due time."""
         batch.version += 1
         version = batch.version
         at = batch.next_at()
@@ -279,7 +279,7 @@ class Cluster:
             self.later(max(self.now, at), lambda: self._news(batch, version))
 
     def _news(self, batch: DecodeBatch, version: int) -> None:
-        # The batch has changed since, and with it the time of its next news.
+        # The batch has changed since, and so has the time of its next report.
         if version != batch.version:
             return
         running, upto = batch.due(self.now)
@@ -308,7 +308,7 @@ class Cluster:
             self._complete(running)
 
     def _complete(self, running: RunningJob) -> None:
-        """A job has come to its end by itself."""
+        """Handle a job that has ended by itself."""
         if running.over:
             return
         attempt, outcome = running.job.attempt, running.outcome

@@ -1,6 +1,6 @@
-"""How sure a simulated model is, token by token: made up, or recorded. What prunings by confidence look at.
+"""A simulated model's confidence for each token, synthetic or recorded, for policies that prune by confidence.
 
-Groups and signals follow from the confidences of single tokens.
+Groups and signals are computed from the confidences of single tokens.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from plait.core.sampling import Sampling
 
 Confidence = Callable[[Job, Result, Random], Sequence[float]]
 """The confidence C_t (nats, see `Signals`) of each token of a result, at least `usage.completion` of them. The random
-numbers depend on seed, step and try alone, as those of an outcome do."""
+numbers depend only on seed, step and try, like an outcome's."""
 
 NEWS_PER_WINDOW = 8
-"""How often in a window's length a step that does not stream tells of its group, as engines do."""
+"""Number of group reports per window of a step that does not stream, as in engines."""
 
 
 def synthetic(level: float = 8.0, spread: float = 1.5, noise: float = 2.0, memory: float = 0.8) -> Confidence:
-    """Return confidences that wander about a level of the trace's own.
+    """Return confidences that vary around a level of their trace.
 
     The trace's level is normal around `level` with deviation `spread`; its tokens follow a first-order autoregression
     with that mean, deviation `noise` and correlation `memory` from one to the next, and are never below 0. All in nats.
@@ -51,7 +51,7 @@ class SimTrace:
     window: int
     lowest: float = math.inf
     upto: int = 0
-    """Tokens that `lowest` covers."""
+    """Number of tokens that `lowest` covers."""
 
     @classmethod
     def of(cls, confidences: Sequence[float], sampling: Sampling) -> SimTrace:
@@ -70,8 +70,8 @@ class SimTrace:
         return self._group(upto, self.window), self.lowest
 
     def signals(self, k: int) -> Signals | None:
-        """Return the statistics of the whole, `None` without tokens. What has no source in confidences is a stand-in:
-        the entropy is `log k` where they are lowest possible and falls exponentially as they rise."""
+        """Return the statistics of the whole trace, or `None` without tokens. Signals without a source in confidences
+        are stand-ins: the entropy is `log k` at the lowest possible confidence and falls exponentially as it rises."""
         count = len(self.sums) - 1
         if not count:
             return None
@@ -96,13 +96,13 @@ class SimTrace:
 
 
 def looks(sampling: Sampling) -> bool:
-    """Whether settings ask how sure the model is."""
+    """Return whether settings request the model's confidence."""
     return sampling.logprobs not in (0, 1)
 
 
 def trace_of(confidence: Confidence, job: Job, result: Result, rng: Random, given: int, tokens: int) -> SimTrace:
-    """Return the trace of an attempt that generates `tokens` after the `given` tokens of its checkpoint; statistics
-    cover only its own tokens, as an engine's are. Raises `ConfigError` for too few confidences."""
+    """Return the trace of an attempt that generates `tokens` after the `given` tokens of its checkpoint. As in an
+    engine, statistics cover only its own tokens. Raises `ConfigError` for too few confidences."""
     assert job.op.kind == "think"
     figures = confidence(job, result, rng)
     if len(figures) < given + tokens:

@@ -1,5 +1,5 @@
-"""How fast a model is on a machine, as `plait simulate calibrate` fits it to recorded runs, and an engine that is as
-fast in a simulation. A file for each model and machine."""
+"""A model's speed on a machine, which `plait simulate calibrate` fits to recorded runs, and a simulated engine of this
+speed. Each model and machine has a file."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ class EngineProfile(Frozen):
     model: str
     machine: str
     fixed: float = Field(gt=0)
-    """Of a step of decoding, however many sequences."""
+    """Constant time of a decoding step."""
     each: float = Field(ge=0)
-    """More for each sequence."""
+    """Additional time of a decoding step for each sequence."""
     streamed: float = Field(default=0.0, ge=0)
-    """More for each sequence whose text is sent while it is written."""
+    """Additional time for each streaming sequence."""
     context: float = Field(default=0.0, ge=0)
-    """More for each token of context of all sequences."""
+    """Additional time for each token of context of all sequences."""
     typical: float = Field(default=0.0, ge=0)
-    """Tokens of context that a sequence had, in the mean."""
+    """Mean number of a sequence's context tokens."""
     read: float = Field(ge=0)
-    """To read one token of a prompt."""
+    """Time to prefill one token of a prompt."""
     dispatch: float = Field(default=0.0, ge=0)
-    """From the decision to send a job to its first step."""
+    """Time from the decision to send a job to its first step."""
     abort: float = Field(default=0.002, ge=0)
-    """From the decision to stop a job until the engine has said that it did."""
+    """Time from the decision to stop a job to the engine's confirmation."""
     attempts: int = 0
-    """That it was fitted to."""
+    """Number of attempts that the profile was fitted to."""
     error: float = 0.0
-    """Median relative error of the seconds of an attempt, over those."""
+    """Median relative error of an attempt's seconds over these attempts."""
     widest: int = 0
-    """Most sequences together that were seen."""
+    """Maximum number of concurrent sequences in the recorded attempts."""
     lengths: dict[str, tuple[int, ...]] = {}
-    """Tokens of steps that came to their end, by its template (`core.lengths`); in order of size."""
+    """Sorted token counts of steps that ended by themselves, by the step's template (`core.lengths`)."""
 
     def step(self, sequences: float) -> float:
-        """Return the seconds of a step of decoding that streams nothing, with contexts as long as those that it was
-        fitted to."""
+        """Return the seconds of a decoding step without streaming, with contexts of the mean length of the fitted
+        attempts."""
         return self.fixed + (self.each + self.context * self.typical) * sequences
 
     def write(self, path: Path) -> None:
-        """Write it to a file."""
+        """Write the profile to a file."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
@@ -76,7 +76,7 @@ class EngineProfile(Frozen):
         )
 
     def latency(self, **options: Any) -> LatencyModel:
-        """Return the times that are not the model's."""
+        """Return the latencies outside the model."""
         return LatencyModel(dispatch=self.dispatch, abort_latency=self.abort, **options)
 
     def outcome(self) -> Outcome:
@@ -96,12 +96,12 @@ class EngineProfile(Frozen):
 
 
 def machine() -> str:
-    """Return the kind of this machine: its processor and the number of them."""
+    """Return the kind of this machine: its processor and the number of processors."""
     return f"{platform.machine()}-{os.cpu_count() or 1}"
 
 
 def profile_file(model: str) -> Path:
-    """Return where the profile of a model on this machine is kept."""
+    """Return the path of a model's profile on this machine."""
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
     name = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in Path(model).name)
     return state / "plait" / "profiles" / f"{name}@{machine()}.json"

@@ -1,12 +1,11 @@
-"""How fast a model is on a machine, fitted to recorded attempts.
+"""Fit a model's speed on a machine to recorded attempts.
 
-An engine decodes all its sequences together, a token of each in a step. A step takes `fixed + each * sequences`
-seconds, `streamed` more for each sequence whose text is sent while it is written, and `context` more for each token
-that stands before those; reading a prompt takes `read` seconds a token and holds decoding up meanwhile. So an attempt
-takes as many steps as it has tokens, each with the sequences that were there at that time, the reading of all prompts
-that came meanwhile, and `dispatch` seconds on the way. This is linear in the figures, and non-negative least squares of
-relative errors find them; single slow attempts count less, and where many sequences share the engine each counts less,
-so that every second of the engine counts once.
+An engine decodes all its sequences together, one token of each in a step. A step takes `fixed + each * sequences`
+seconds, plus `streamed` for each streaming sequence, plus `context` for each token of context. Prefill takes `read`
+seconds a token and blocks decoding. So an attempt takes one step for each token, each with the sequences of that time,
+plus the prefill of all prompts that arrive meanwhile, plus `dispatch` seconds. This model is linear in its parameters,
+so non-negative least squares of relative errors fits them. Single slow attempts have less weight. An attempt also has
+less weight if many sequences share the engine, so that every second of the engine counts once.
 """
 
 from __future__ import annotations
@@ -28,18 +27,19 @@ from plait.core.errors import ConfigError
 from .engine_profile import EngineProfile, machine
 
 _LEAST = 20
-"""Attempts without which nothing is fitted."""
+"""Minimum number of attempts for a fit."""
 _KEPT = 512
-"""Lengths of a template that are kept."""
+"""Maximum number of lengths that are kept for a template."""
 _ROUNDS = 12
-"""The steps in an interval, and the weights of slow attempts, follow from the figures, and these from those."""
+"""Number of iterations: the steps in an interval and the weights of slow attempts depend on the parameters, and vice
+versa."""
 _ODD = 0.1
-"""Relative error beyond which an attempt counts less."""
+"""Relative error above which an attempt has less weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedAttempt:
-    """One attempt at a think step, as a journal has it. Times in seconds on the journal's clock."""
+    """One attempt at a think step from a journal. Times are in seconds on the journal's clock."""
 
     worker: str
     template: str
@@ -49,40 +49,40 @@ class RecordedAttempt:
     cached: int
     tokens: int
     done: bool
-    """It came to its end by itself."""
+    """Whether the attempt ended by itself."""
     streams: bool = False
-    """Its text was sent while it was written."""
+    """Whether the attempt streamed its text."""
 
     @property
     def context(self) -> float:
-        """Tokens before the one that was being generated, in the mean over its time."""
+        """Mean number of context tokens while the attempt ran."""
         return self.prompt + self.tokens / 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Timeline:
-    """The time of all workers, cut where an attempt begins or ends."""
+    """The time of all workers, split into intervals at each start and end of an attempt."""
 
     seconds: Any
-    """Of each interval, shape (intervals,)."""
+    """Seconds of each interval, shape (intervals,)."""
     sequences: Any
-    """Attempts in it."""
+    """Number of attempts in each interval."""
     streaming: Any
-    """How many of these stream."""
+    """Number of streaming attempts in each interval."""
     context: Any
-    """Tokens of context of the attempts in it."""
+    """Number of context tokens of the attempts in each interval."""
     unread: Any
-    """Prompt tokens that came at its beginning and no cache held."""
+    """Number of uncached prompt tokens that arrived at each interval's beginning."""
     new: Any
-    """Whether it is the first of a worker."""
+    """Whether an interval is the first of a worker."""
     inside: Any
     """Sparse, shape (attempts, intervals): 1 while an attempt was running."""
 
     def played(
         self, fixed: float, per_sequence: float, streamed: float, context: float, read: float
     ) -> tuple[Any, Any]:
-        """Return the engine's steps in each interval and its prompt tokens. Decoding waits
-        until prompts have been read, also those that came in earlier intervals."""
+        """Return the engine's steps and prompt tokens in each interval. Decoding waits for the prefill of all prompts,
+        including prompts from earlier intervals."""
         pace = fixed + per_sequence * self.sequences + streamed * self.streaming + context * self.context
         held: list[float] = []
         debt = 0.0
@@ -170,7 +170,7 @@ def _timeline(attempts: Sequence[RecordedAttempt]) -> _Timeline:
     inside = sparse.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
     figures: Any = np.array([(1.0, attempt.streams, attempt.context) for attempt in attempts])
     sequences, streaming, context = figures.T @ inside
-    if (streaming == sequences).all():  # if all stream, the cost of streaming cannot be separated from the rest
+    if (streaming == sequences).all():  # If all attempts stream, the cost of streaming cannot be separated.
         streaming = np.zeros(len(seconds))
     unread = [max(0, attempts[i].prompt - attempts[i].cached) for i in order]
     return _Timeline(

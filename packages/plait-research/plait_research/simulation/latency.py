@@ -1,6 +1,6 @@
-"""How long things take in a simulated cluster, and what comes out of them.
+"""Durations and outcomes of jobs in a simulated cluster.
 
-A host decodes all its sequences together, each the slower the more there are, and reads prompts one after another.
+A host decodes all its sequences together, so each is slower in a larger batch, and prefills prompts one after another.
 The caches are in `prefix_cache.py`; memory is not modelled otherwise.
 """
 
@@ -19,16 +19,16 @@ from plait.core.result import Failure, Price, Result, Usage
 from .confidence import SimTrace
 
 Rate = Callable[[int], float]
-"""Tokens per second of each sequence, when that many are being decoded together."""
+"""Maps a batch size to the tokens per second of each sequence."""
 Outcome = Callable[[Job, Random], Result | Failure]
-"""What a job ends in. The random numbers depend on seed, step and try alone, so that a step meets the same fate under
-any policy."""
+"""The outcome of a job. Its random numbers depend only on seed, step and try, so a step has the same outcome under any
+policy."""
 
 CHARACTERS_A_TOKEN = 4
 
 
 def saturating(peak: float = 5600.0, half: float = 13.0) -> Rate:
-    """Return a rate at which n sequences together make `peak * n / (n + half)` tokens per second.
+    """Return a decode rate at which n sequences together generate `peak * n / (n + half)` tokens per second.
 
     The defaults fit a model of a few million parameters on four CPU cores: 400 tokens/s alone, 5,100 for 128.
     """
@@ -43,31 +43,31 @@ class Host:
     slots: int = 64
     serves: tuple[Kind, ...] = ("think", "call")
     prefill_rate: float = 20_000.0
-    """Prompt tokens per second, of all sequences together."""
+    """Prompt tokens per second of all sequences together."""
     decode_rate: Rate | float = field(default_factory=saturating)
     """Tokens per second of each sequence, by batch; a number if the batch makes no difference."""
     models: tuple[str, ...] = ()
-    """Names that `ModelCall.model` may ask for; empty: whatever it asks for."""
+    """Models that the host serves (`ModelCall.model`); empty: all models."""
     cache_tokens: int = 0
-    """Tokens that its prefix cache holds; 0: it has none, and every prompt is read whole."""
+    """Capacity of its prefix cache in tokens; 0: no cache, so every prompt is prefilled completely."""
     block: int = 16
-    """Tokens in a block of that cache."""
+    """Number of tokens in a block of the cache."""
     tells_ids: bool = False
-    """Its reports on think steps have token ids, and it continues those of a lost attempt."""
+    """Whether its reports on think steps have token ids. It then continues the ids of a lost attempt."""
     reports: int = 16
-    """Tokens between two reports of a job that a budget counts; 0: it reports none before the end."""
+    """Tokens between two reports of a job with a budget; 0: it reports only at the end."""
     price: Price | None = None
-    """Of its tokens and its time."""
+    """Price of its tokens and its time."""
     context: float = 0.0
-    """Seconds by which a step of decoding takes longer for each token of context of all its sequences."""
+    """Additional seconds of a decoding step for each token of context of all its sequences."""
     streamed: float = 0.0
-    """Seconds by which it takes longer for each sequence whose text is sent while it is written."""
+    """Additional seconds of a decoding step for each streaming sequence."""
     blocking: bool = False
-    """Reading a prompt holds decoding up, as in an engine that does both in the same steps."""
+    """Whether prefill blocks decoding, as in an engine that does both in the same steps."""
 
     def rate(self, batch: int, context: float = 0.0, streaming: int = 0) -> float:
-        """Return the tokens per second of each of `batch` sequences, with their total tokens of context and the number
-        of streaming ones."""
+        """Return the tokens per second of each of `batch` sequences, given their total context tokens and the number of
+        streaming sequences."""
         rate = self.decode_rate(batch) if callable(self.decode_rate) else self.decode_rate
         more = self.context * context + self.streamed * streaming
         return 1.0 / (1.0 / rate + more) if more else rate
@@ -75,59 +75,59 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
-    """Times that are not the model's, in seconds."""
+    """Latencies outside the model, in seconds."""
 
     dispatch: float = 0.0
-    """From the machine's decision until the worker starts."""
+    """Time from the machine's decision until the worker starts."""
     call: float | Callable[[Job, Random], float] = 0.05
-    """A tool's run."""
+    """Duration of a tool call."""
     planner: float = 0.0
-    """From a step's news until its reader has answered."""
+    """Time from a step's event until its reader returns."""
     abort_latency: float = 0.002
-    """From the machine's decision to cancel until the worker's answer."""
+    """Time from the machine's decision to cancel until the worker's answer."""
     chunk: int = 16
-    """Tokens between two pieces of news of a step that streams."""
+    """Number of tokens between two events of a streaming step."""
 
     def seconds(self, job: Job, rng: Random) -> float:
-        """Return how long a tool runs."""
+        """Return the seconds of a tool call."""
         return max(0.0, self.call(job, rng)) if callable(self.call) else self.call
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFault:
-    """A worker goes away with all that it runs."""
+    """A worker is lost with all its attempts."""
 
     at: float
     worker: str
     down_for: float | None = None
-    """Seconds until it is back; `None`: for good."""
+    """Seconds until the worker is back; `None`: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """A worker becomes slower, or again as fast as it was."""
+    """A worker becomes slower, or regains its speed."""
 
     at: float
     worker: str
     share: float
-    """Of its full speed, in reading and in decoding."""
+    """Fraction of its full speed in prefill and decoding."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The user gives the run up."""
+    """The user cancels the run."""
 
     at: float
 
 
 def whole(job: Job, rng: Random) -> Result:
-    """Every think step generates all the tokens that it may; every tool returns `null`."""
+    """Return the outcome where think steps generate up to their token limit and tools return `null`."""
     tokens = job.op.sampling.max_tokens if isinstance(job.op, ModelCall) else 0
     return Result(value="" if isinstance(job.op, ModelCall) else None, usage=Usage(completion=tokens), finish="length")
 
 
 def varied(share: float = 0.3) -> Outcome:
-    """Return an outcome whose lengths are exponentially distributed around a share of what a step may generate."""
+    """Return an outcome whose lengths are exponentially distributed around a share of the step's token limit."""
 
     def outcome(job: Job, rng: Random) -> Result:
         if not isinstance(job.op, ModelCall):
@@ -153,7 +153,7 @@ def priced(job: Job, result: Result) -> Result:
     usage = result.usage.model_copy(
         update={"prompt": result.usage.prompt or prompt, "completion": min(generated, limit)}
     )
-    # What an outcome says beyond the limit an engine would have cut.
+    # An engine would have cut an outcome's text at the limit.
     if generated <= limit:
         return result.model_copy(update={"usage": usage})
     cut = {"value": result.text[: len(result.text) * limit // generated], "token_ids": result.token_ids[:limit]}
@@ -175,52 +175,52 @@ class RunningJob:
     job: Job
     host: Host
     ready: float
-    """When its step became ready."""
+    """Time at which its step became ready."""
     start: float
-    """When it was dispatched."""
+    """Time at which the job was dispatched."""
     outcome: Result | Failure
     chunk: int
-    """Tokens between news; 0 for none before the end."""
+    """Tokens between reports; 0: the job reports only at the end."""
     over: bool = False
     joined: float | None = None
-    """The host's mark when it began to decode."""
+    """The host's mark when the job began to decode."""
     told: int = 0
-    """Tokens it has sent news of."""
+    """Number of reported tokens."""
     prompt: tuple[int, ...] = ()
     """Ids of the prompt, on a host with a cache or ids."""
     ids: tuple[int, ...] = ()
-    """Ids of its whole result, those that it went on from first."""
+    """Ids of its whole result, beginning with the ids that it resumed from."""
     given: int = 0
-    """How many of these it went on from."""
+    """Number of ids that it resumed from."""
     reason: str = ""
-    """Why it was sent here."""
+    """Reason for the choice of this host."""
     trace: SimTrace | None = None
-    """How sure it is of its tokens, where that is known."""
+    """Confidences of its tokens, if they are known."""
 
     @property
     def context(self) -> float:
-        """Tokens before the one that is being generated, in the mean over its time."""
+        """Mean number of context tokens while the job decodes."""
         return (self.outcome.usage.prompt if isinstance(self.outcome, Result) else 0) + self.tokens / 2
 
     @property
     def streams(self) -> bool:
-        """Whether its text is sent while it is written."""
+        """Whether the job streams its text."""
         return isinstance(self.job.op, ModelCall) and bool(self.job.op.stream)
 
     @property
     def tokens(self) -> int:
-        """How many it will generate."""
+        """Number of tokens that the job will generate."""
         return self.outcome.usage.completion if isinstance(self.outcome, Result) else 0
 
     def slice(self, upto: int) -> str:
-        """Return the text between the news sent so far and token number `upto`."""
+        """Return the text between the reported tokens and token number `upto`."""
         if not isinstance(self.outcome, Result) or not self.tokens:
             return ""
         text, whole = self.outcome.text, self.given + self.tokens
         return text[len(text) * (self.given + self.told) // whole : len(text) * (self.given + upto) // whole]
 
     def text(self, tokens: int) -> str:
-        """Return the text of its first tokens, those included that it went on from."""
+        """Return the text of its first tokens, including the tokens that it resumed from."""
         if not isinstance(self.outcome, Result) or not self.tokens:
             return ""
         text = self.outcome.text
@@ -231,8 +231,8 @@ class RunningJob:
 class DecodeBatch:
     """The sequences that a host decodes together (processor sharing).
 
-    Its mark is the number of tokens that a sequence there from the beginning would have by now. A sequence that joins
-    at mark m with n tokens to go is done at mark m + n, whatever other sequences come and go; only the time changes.
+    Its mark is the number of tokens that a sequence decoded from the beginning would have by now. A sequence that joins
+    at mark m with n remaining tokens ends at mark m + n, whatever other sequences join or leave; only the time changes.
     """
 
     host: Host
@@ -240,23 +240,23 @@ class DecodeBatch:
     at: float = 0.0
     size: int = 0
     context: float = 0.0
-    """Tokens of context of all sequences."""
+    """Number of context tokens of all sequences."""
     streaming: int = 0
-    """Sequences that stream."""
+    """Number of streaming sequences."""
     version: int = 0
-    """Counts changes, to tell plans made before one."""
+    """Number of changes, which detects outdated schedules."""
     read_until: float = 0.0
-    """When all prompts given so far have been read."""
+    """Time at which all prompts so far have been prefilled."""
     share: float = 1.0
-    """Of its full speed."""
+    """Fraction of the full speed."""
     debt: float = 0.0
-    """Seconds of reading that decoding has yet to wait for, on a host where that is so."""
+    """Remaining seconds of prefill that block decoding, on a host whose prefill blocks decoding."""
     _goals: list[tuple[float, int, RunningJob]] = field(default_factory=list[tuple[float, int, RunningJob]])
 
     def advance(self, now: float) -> None:
-        """Move the mark to a time."""
+        """Advance the mark to a time."""
         elapsed = now - self.at
-        # An engine that reads prompts between its steps decodes nothing meanwhile.
+        # An engine whose prefill blocks decoding generates nothing meanwhile.
         if self.debt:
             read = min(self.debt, elapsed)
             self.debt -= read
@@ -266,7 +266,7 @@ class DecodeBatch:
         self.at = now
 
     def prefill(self, tokens: int, now: float) -> float:
-        """Take a prompt in and return when it has been read."""
+        """Add a prompt and return the time at which its prefill ends."""
         seconds = tokens / (self.host.prefill_rate * self.share)
         self.read_until = max(self.read_until, now) + seconds
         if self.host.blocking:
@@ -292,15 +292,15 @@ class DecodeBatch:
 
     def generated(self, running: RunningJob, now: float) -> int:
         """Return the number of tokens of a sequence."""
-        # Its prompt is still being read.
+        # Its prompt is still being prefilled.
         if running.joined is None:
             return 0
         self.advance(now)
         return min(running.tokens, int(self.mark - running.joined + 1e-6))
 
     def next_at(self) -> float | None:
-        """Return the time of the next sequence's report, if no sequence comes or goes before."""
-        # What was cancelled stays in the heap until its turn: to search for it would cost more.
+        """Return the time of the next report, if no sequence joins or leaves before."""
+        # Cancelled entries stay in the heap until their turn, since a search would cost more.
         while self._goals and self._goals[0][2].over:
             heapq.heappop(self._goals)
         if not self._goals:
@@ -308,10 +308,10 @@ class DecodeBatch:
         return self.at + self.debt + max(0.0, self._goals[0][0] - self.mark) / self._rate()
 
     def due(self, now: float) -> tuple[RunningJob, int]:
-        """Take out the sequence whose report `next_at` announced, and return its number of tokens."""
+        """Remove the sequence with the report at `next_at`, and return its number of tokens."""
         self.advance(now)
         goal, _, running = heapq.heappop(self._goals)
-        self.mark = max(self.mark, goal)  # rounding must not put it off for ever
+        self.mark = max(self.mark, goal)  # rounding must not delay it forever
         upto = min(running.tokens, running.told + running.chunk) if running.chunk else running.tokens
         return running, upto
 
@@ -321,13 +321,13 @@ class DecodeBatch:
         self._aim(running)
 
     def clear(self, now: float) -> None:
-        """Drop everything."""
+        """Remove all sequences."""
         self.advance(now)
         self._goals.clear()
         self.size, self.streaming, self.context, self.read_until, self.debt = 0, 0, 0.0, now, 0.0
 
     def throttle(self, share: float, now: float) -> None:
-        """Change the speed of all that is decoded, and of the prompts that are read from now on."""
+        """Change the speed of all decoding, and of the prefill of later prompts."""
         self.advance(now)
         self.share = share
 

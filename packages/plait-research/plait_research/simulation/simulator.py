@@ -1,4 +1,4 @@
-"""One run under virtual time: what a plan, a policy or a cluster would do, without one. Many runs: `workload.py`."""
+"""Simulate one run of a plan, with policies and a cluster, under virtual time (for many runs see `workload.py`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RUN = "sim"
 
 
 class Span(Frozen):
-    """One attempt on a host: a bar of a Gantt chart. Times in seconds after the run began."""
+    """One attempt on a host (a bar of a Gantt chart). Times are in seconds from the run's begin."""
 
     step: str
     """Step id."""
@@ -49,24 +49,24 @@ class Span(Frozen):
     host: str
     kind: Kind
     ready: float
-    """When the step was ready; from here to `start` it waited for a slot or a budget."""
+    """Time at which the step was ready; until `start` it waited for a slot or a budget."""
     start: float
     end: float
-    """Time at which the machine received its end, and the slot was free again."""
+    """Time at which the machine received the attempt's end and the slot was free again."""
     tokens: int = 0
-    """Generated."""
+    """Number of generated tokens."""
     end_in: str
     """`done`, `failed`, `stopped` or `lost` (with its host)."""
     prompt: int = 0
-    """Tokens of its prompt."""
+    """Number of prompt tokens."""
     cached: int = 0
-    """How many of these the host's prefix cache held."""
+    """Number of prompt tokens in the host's prefix cache."""
     reason: str = ""
-    """Why it was sent to this host, if a policy said so."""
+    """The policy's reason for this host, if it gave one."""
 
 
 class SimReport(Frozen):
-    """What a simulated run came to."""
+    """The report of a simulated run."""
 
     status: Status
     makespan: float
@@ -74,25 +74,25 @@ class SimReport(Frozen):
     result: Result | None
     failure: Failure | None
     usage: Usage
-    """Tokens; those of cancelled, failed and lost attempts are `usage.cancelled`."""
+    """Token usage. Tokens of cancelled, failed and lost attempts are in `usage.cancelled`."""
     critical_path_tokens: int
     prompt_computed: int = 0
-    """Prompt tokens that hosts with a prefix cache read because it did not hold them, of lost attempts too."""
+    """Number of uncached prompt tokens that hosts with a prefix cache computed, including lost attempts."""
     prompt_unique: int = 0
-    """The least that could be: tokens of these prompts that no earlier prompt or output begins with."""
+    """Lower bound of `prompt_computed`: tokens of these prompts that no earlier prompt or output begins with."""
     waited_for: tuple[CriticalPathSegment, ...]
-    """The chain of steps that the end waited for, with the seconds each waited and ran."""
+    """The critical path: its steps, with the seconds that each step waited and ran."""
     busy: dict[str, float]
-    """Share of its slots' time that each host was busy."""
+    """Busy share of each host's slot time."""
     wait_mean: float
-    """Seconds that an attempt waited for a slot or a budget, on average."""
+    """Mean seconds that an attempt waited for a slot or a budget."""
     wait_max: float
     steps: int
-    """Steps that entered the plan."""
+    """Number of steps that entered the plan."""
     events: int
-    """Events that the machine took."""
+    """Number of events that the machine handled."""
     spans: tuple[Span, ...]
-    """All attempts, by start."""
+    """All attempts, sorted by start."""
 
 
 def simulate(
@@ -116,27 +116,18 @@ def simulate(
 ) -> SimReport:
     """Run one request to its end in virtual time. The same arguments give the same report.
 
-    Args:
-        request: what is asked, or just a plan.
-        plan: the plan to run, in place of a planner's.
-        planner: makes the plan and its patches; the request's own, by name, if left out.
-        hosts: the cluster.
-        latency: times that are not the model's.
-        outcome: what each job ends in, the model's and the tools' part.
-        confidence: how sure the model is of each token (`synthetic()`, or recorded ones), for think steps that ask for
-            it (`Sampling.logprobs`, `window`): without it no news tells of confidence, and prunings by it see nothing.
-        policies: take the place of the request's.
-        faults: workers that go away (one after another for each worker) or change their speed, and the user's giving
-            up.
-        tools: the tools that planners see.
-        plugins: the registry of policies, merges and the task.
-        seed: of the random numbers that `outcome` and `latency` are given.
-        grace: see `Machine`.
-        lease: see `Machine`.
-        check: test the machine's invariants after every event (slow).
-        watch: called with each event and the actions that followed.
+    Args: request: the request, or only a plan. plan: the plan to run instead of a planner's plan. planner: makes the
+        plan and its patches; the request's own, by name, if left out. hosts: the cluster. latency: latencies outside
+        the model. outcome: the outcome of each job of a model or a tool. confidence: how sure the model is of each
+        token (`synthetic()`, or recorded ones), for think steps that ask for it (`Sampling.logprobs`, `window`):
+        without it no news tells of confidence, and prunings by it see nothing. policies: take the place of the
+        request's. faults: workers that go away (one after another for each worker) or change their speed, and the
+        user's giving up. tools: the tools that planners see. plugins: the registry for policies, merges and the task.
+        seed: of the random numbers that `outcome` and `latency` are given. grace: see `Machine`. lease: see `Machine`.
+        check: test the machine's invariants after every event (slow). watch: called with each event and the actions
+        that followed.
 
-    Raises `ConfigError` for a cluster that makes no sense, and what planner or plan are refused for: `PlanError`,
+    Raises `ConfigError` for an invalid cluster, and the errors of an invalid planner or plan: `PlanError`,
     `PlannerError`, `PluginError`, `TaskError`.
     """
     if isinstance(request, Plan):
@@ -160,7 +151,7 @@ def simulate(
 
 
 class _GivenPlugins:
-    """Plugins by name, and policies that are already there."""
+    """A registry of plugins by name that also returns given policies."""
 
     def __init__(self, plugins: PluginRegistry, policies: Sequence[Policy]) -> None:
         self.merge, self.task = plugins.merge, plugins.task

@@ -1,7 +1,7 @@
-"""Token ids in a simulation: of prompts, of generated text, in prefix caches and for resumed attempts.
+"""Token ids in a simulation, for prompts, generated text, prefix caches and resumed attempts.
 
-Only hosts with a cache or ids need them. A text has a token for every four characters, equal pieces being equal tokens;
-generated tokens are all different.
+Only hosts with a cache or ids need them. A text has a token for every four characters, and equal pieces have equal
+tokens. Generated tokens are all different.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class SimTokens:
 
     def __init__(self, hosts: Iterable[Host]) -> None:
         self.computed: int = 0
-        """Prompt tokens that were read because no cache held them."""
+        """Number of uncached prompt tokens that were computed."""
         self.unique: int = 0
-        """Computed tokens that no cache could have saved."""
+        """Number of computed tokens that no cache could have saved."""
         self._caches = {host.name: PrefixCache(host.cache_tokens, host.block) for host in hosts if host.cache_tokens}
         self._contexts = PrefixTree()
         self._last = 0
@@ -31,8 +31,8 @@ class SimTokens:
         self._fates: dict[tuple[str, int], tuple[int, ...]] = {}
 
     def begin(self, running: RunningJob, number: int) -> None:
-        """Look a job's prompt up in its host's cache, which from now on holds it, and give its result ids. `number`
-        tells the tries of a step apart: a resumed attempt has that of the attempt that it continues."""
+        """Look up a job's prompt in its host's cache, add the prompt, and give the job's result ids. `number`
+        distinguishes the tries of a step: a resumed attempt has the number of the attempt that it continues."""
         host, outcome, job = running.host, running.outcome, running.job
         if not (host.cache_tokens or host.tells_ids) or not isinstance(outcome, Result):
             return
@@ -56,7 +56,7 @@ class SimTokens:
         running.outcome = outcome.model_copy(update={"prompt_ids": own, "token_ids": ids, "usage": usage})
 
     def told(self, running: RunningJob, upto: int) -> tuple[int, ...]:
-        """Return the ids of the tokens between the news sent so far and number `upto`, of a host that tells them."""
+        """Return the ids of the tokens between the reported tokens and number `upto`, if the host reports ids."""
         if not running.host.tells_ids:
             return ()
         return running.ids[running.given + running.told : running.given + upto]
@@ -75,7 +75,7 @@ class SimTokens:
             self._fates.pop((step, number), None)
 
     def forget(self, host: Host) -> None:
-        """A host went away with its cache."""
+        """Drop the cache of a host that was lost."""
         cache = self._caches.get(host.name)
         if cache is not None:
             cache.clear()
@@ -97,7 +97,7 @@ class SimTokens:
 
 
 class PrefixCache:
-    """Blocks of `block` tokens, `tokens` in all, each known together with all that stands before it."""
+    """A prefix cache of `tokens` tokens in blocks of `block` tokens. The key of a block covers all tokens before it."""
 
     def __init__(self, tokens: int, block: int) -> None:
         self.block = block
@@ -121,8 +121,8 @@ class PrefixCache:
         return whole
 
     def add(self, ids: Sequence[int]) -> None:
-        """Keep the full blocks of a context. Its first blocks are the last to be dropped: without them the later ones
-        cannot be found."""
+        """Keep the full blocks of a context. Its first blocks are evicted last, since later blocks cannot be found
+        without them."""
         place = 0
         keys: list[tuple[int, tuple[int, ...]]] = []
         for start in range(0, len(ids) // self.block * self.block, self.block):
@@ -141,5 +141,5 @@ class PrefixCache:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all blocks."""
         self._blocks.clear()

@@ -1,4 +1,4 @@
-"""Many runs under virtual time: they arrive one after another and share one machine and one cluster."""
+"""Simulate many runs under virtual time, which arrive one after another and share one machine and one cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["Spread", "WorkloadReport", "at_rate", "read_arrivals", "simulate_wor
 
 
 class Spread(Frozen):
-    """How a quantity is spread over runs or attempts; percentiles with linear interpolation."""
+    """The distribution of a quantity over runs or attempts, with linearly interpolated percentiles."""
 
     mean: float = 0.0
     p50: float = 0.0
@@ -43,7 +43,7 @@ class Spread(Frozen):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Return the spread of some values; all 0 for none."""
+        """Return the distribution of some values; all fields are 0 without values."""
         if len(values) < 2:
             (only,) = values or (0.0,)
             return cls(mean=only, p50=only, p90=only, p99=only, max=only)
@@ -52,49 +52,49 @@ class Spread(Frozen):
 
 
 class WorkloadReport(Frozen):
-    """What a simulated workload came to. Times in seconds."""
+    """The report of a simulated workload. Times are in seconds."""
 
     runs: int
     done: int
     partial: int
-    """Ended with values of some steps, but no answer."""
+    """Number of runs that ended with values of some steps, but without an answer."""
     failed: int
     cancelled: int
     refused: int = 0
-    """Not taken, since too many waited (`max_waiting`). They are in no other figure but `runs`."""
+    """Number of rejected runs, since too many waited (`max_waiting`). Only `runs` counts them too."""
     in_time: int = 0
-    """Done within the seconds that were asked for; all that are done, if none were."""
+    """Number of runs that were done within the requested seconds; all done runs without a request."""
     makespan: float
-    """From the first arrival to the last end."""
+    """Time from the first arrival to the last end."""
     latency: Spread
-    """Of a run: from its arrival to its end."""
+    """Time of a run from its arrival to its end."""
     wait: Spread
-    """Of an attempt: for a slot or a budget."""
+    """Time that an attempt waited for a slot or a budget."""
     throughput: float
-    """Runs that were done, a second."""
+    """Number of done runs per second."""
     tokens_per_second: float
-    """Generated, those of cancelled attempts included."""
+    """Generated tokens per second, including cancelled attempts."""
     utilisation: float
-    """Share of the time of all slots in which there was a job in them."""
+    """Busy share of the time of all slots."""
     busiest: float
-    """The same of the engine that had the most to do."""
+    """Utilisation of the busiest engine."""
     idlest: float
-    """The same of the engine that had the least to do."""
+    """Utilisation of the least busy engine."""
     usage: Usage
-    """Tokens of all runs; those of cancelled, failed and lost attempts are `usage.cancelled`."""
+    """Token usage of all runs. Tokens of cancelled, failed and lost attempts are in `usage.cancelled`."""
     prompt_computed: int
     """As in `SimReport`."""
     prompt_unique: int
     steps: int
     attempts: int
     events: int
-    """Events that the machine took."""
+    """Number of events that the machine handled."""
     engine_seconds: float
-    """The time that engines were there, all together."""
+    """Total time of all engines."""
     changes: int = 0
-    """Engines that came or went with the load."""
+    """Number of engines that were started or removed."""
     failure: Failure | None
-    """Of the first run that failed."""
+    """Failure of the first failed run."""
 
 
 def simulate_workload(
@@ -119,7 +119,7 @@ def simulate_workload(
     start: float = 10.0,
     check: bool = False,
 ) -> WorkloadReport:
-    """Let a run arrive at each of `arrivals` (seconds), all on one machine and one cluster, until the last has ended.
+    """Simulate a run for each of `arrivals` (seconds) on one machine and one cluster, until the last run has ended.
 
     Several `requests` are taken in turn, each with its `planner` if there are as many. Each run has a seed of its own,
     made of its request's and its number, and so have the random numbers of `outcome`: the same arguments give the same
@@ -147,7 +147,7 @@ def simulate_workload(
 
 
 class _Workload(Cluster):
-    """A cluster at which runs arrive. Of what is over it keeps numbers alone."""
+    """A cluster at which runs arrive. It keeps only numbers of ended runs."""
 
     admission: Admission
     within = math.inf
@@ -170,7 +170,7 @@ class _Workload(Cluster):
         self._steps = self._refused = self._in_time = 0
         self._failure: Failure | None = None
         self._plans: list[Plan | None] = [None] * len(kinds)
-        # Runs that follow others have no time of arrival: their turn comes when those end.
+        # A run that follows another has no arrival time: it arrives when the other run ends.
         self._next = iter([number for number in range(len(arrivals)) if number not in self.after])
         self._followers: dict[int, list[int]] = {}
         for number, (before, _) in self.after.items():
@@ -200,13 +200,13 @@ class _Workload(Cluster):
         self._failure = self._failure or finish.failure
 
     def _expect_next(self) -> None:
-        """Let the next run come that follows no other."""
+        """Start the next run that does not follow another run."""
         number = next(self._next, None)
         if number is not None:
             self.later(self._arrivals[number], lambda: self._arrive(number, self._expect_next))
 
     def _follow(self, number: int) -> None:
-        """A run is over: let those come that follow it."""
+        """Record the end of a run, and start the runs that follow it."""
         for follower in self._followers.get(number, ()):
             self.later(self.now + self.after[follower][1], lambda follower=follower: self._arrive(follower))
 
@@ -225,7 +225,7 @@ class _Workload(Cluster):
         run, request = f"run-{number}", brief.request
         own = PlanningContext(request.model_copy(update={"seed": request.seed + number}), brief.task, brief.tools)
         submitted = self.expander.start(run, planner, own, self.now)
-        if submitted.plan != self._plans[kind]:  # planners most often say the same again
+        if submitted.plan != self._plans[kind]:  # planners usually return an equal plan
             validate(submitted.plan)
             self._plans[kind] = submitted.plan
         self._came[run] = self.now
