@@ -1,10 +1,10 @@
-"""Convert records to the formats of other trainers. Their libraries are not needed here: a format is plain lists, and
-`verl_output` makes an object of the class that it is given.
+"""Convert records to the formats of other trainers without their libraries: a format is plain lists, and `verl_output`
+builds an object of a given class.
 
-A trainer that knows no forks takes each sequence by itself: what it read before its own first token is its prompt, a
-parent's tokens included, so nothing is trained on twice. Records that such a trainer would misread are rejected:
-rollouts of several sequences without advantages (`weighed`), as it would take each sequence for a rollout; records
-drawn at another temperature than the trainer's; records drawn from a part of the vocabulary, unknown to the trainer.
+A trainer without forks takes each sequence separately. Everything before the sequence's own first token is its prompt,
+including a parent's tokens, so no token is trained on twice. Records that such a trainer would misread are rejected:
+rollouts of several sequences without advantages (`weighed`), as it would treat each sequence as a rollout; records
+drawn at another temperature than the trainer's; records drawn from a part of the vocabulary unknown to the trainer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERL_EPSILON = 1e-6
 
 
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer; those of Hugging Face have it."""
+    """The required interface of a tokenizer, which Hugging Face tokenizers have."""
 
     def encode(self, text: str, /, **options: Any) -> Any:
         """Return the token ids of a text."""
@@ -32,8 +32,8 @@ class Tokenizer(Protocol):
 
 
 def retokenised(tokenizer: Tokenizer) -> Callable[[Record], str]:
-    """Return a check of records (`Reader(check=…)`) that refuses one whose tokens, turned into text and back, are
-    others: a trainer that is given its text would train on tokens that the model never wrote."""
+    """Return a check of records (`Reader(check=…)`) that rejects a record whose tokens change when they are decoded and
+    encoded again: a trainer on its text would train on tokens that the model never wrote."""
 
     def check(record: Record) -> str:
         text = tokenizer.decode(list(record.tokens), skip_special_tokens=False)
@@ -45,15 +45,15 @@ def retokenised(tokenizer: Tokenizer) -> Callable[[Record], str]:
 
 
 def _parts(record: Record) -> tuple[int, int]:
-    """Return where the model's first token is, and the end behind its last one: what follows needs no training."""
+    """Return the positions of the model's first token and after its last token; later tokens need no training."""
     if not record.generated:
         raise BadRecord(f"sequence {record.index} of {record.rollout}: the model generated nothing in it")
     return record.mask.index(1), len(record.mask) - record.mask[::-1].index(1)
 
 
 def _sampled(record: Record, temperature: float, narrowed: bool) -> None:
-    """Refuse a record whose log-probabilities the trainer cannot compute again: it divides by its own temperature, and
-    knows the whole vocabulary. Raises `BadRecord`."""
+    """Reject a record whose log-probabilities the trainer cannot recompute, since it uses its own temperature and the
+    whole vocabulary. Raises `BadRecord`."""
     where = f"sequence {record.index} of {record.rollout}"
     for segment in record.segments:
         if segment.temperature != temperature:
@@ -71,7 +71,7 @@ def _sampled(record: Record, temperature: float, narrowed: bool) -> None:
 
 
 def _credit(record: Record) -> float:
-    """Return the one advantage of a sequence. Raises `BadRecord` where its segments differ."""
+    """Return the single advantage of a sequence. Raises `BadRecord` if its segments differ."""
     told = {gain for gain, one in zip(record.token_advantages, record.mask, strict=True) if one}
     if len(told) > 1:
         raise BadRecord(f"sequence {record.index} of {record.rollout} has several advantages, and verl takes one")
@@ -204,7 +204,7 @@ def _by_position(records: Sequence[Record]) -> None:
 
 
 def _fill(out: dict[str, list[Any]], rows: int) -> None:
-    """Add padding sequences without trained tokens. Raises `BadRecord` for more sequences than rows."""
+    """Add padding sequences without trained tokens. Raises `BadRecord` if there are more sequences than rows."""
     there = len(out["prompt_ids"])
     if not 0 < there <= rows:
         raise BadRecord(f"{there} sequences do not go into {rows} rows: TRL wants as many outputs as prompts")

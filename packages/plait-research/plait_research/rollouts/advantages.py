@@ -1,8 +1,8 @@
 """Advantages of rollouts within their groups, whatever number of sequences a rollout has.
 
-GRPO (arXiv 2402.03300) compares *rollouts*: a trainer that takes each sequence for a rollout of its own gives one of
-many threads more weight in the mean of its group, and so other advantages. So they are computed here and kept in each
-record (`Record.advantage`) and, where threads are judged by themselves, in its segments (`WeightsSegment.advantage`).
+GRPO (arXiv 2402.03300) compares *rollouts*. A trainer that treats each sequence as a rollout gives a rollout of many
+threads more weight in its group's mean, which changes the advantages. So they are computed here and kept in each record
+(`Record.advantage`) and, if threads are judged separately, in its segments (`WeightsSegment.advantage`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .record import Record
 
 Credit = Literal["rollout", "thread"]
 _PRIOR = 2.0
-"""How many threads of average success the baseline of a thread begins with."""
+"""Number of threads of average success in the prior of a thread's baseline."""
 
 
 def grpo_advantages(records: Iterable[Record], epsilon: float = 1e-6) -> dict[str, float]:
-    """Return GRPO's advantage of each judged rollout: its reward less the mean of its group, divided by the group's
-    standard deviation plus `epsilon` (verl has 1e-6, TRL 1e-4).
+    """Return GRPO's advantage of each judged rollout: its reward minus its group's mean, divided by the group's
+    standard deviation plus `epsilon` (verl uses 1e-6, TRL 1e-4).
 
     A rollout that is alone in its group keeps its reward, as in verl.
     """
@@ -81,7 +81,7 @@ def _own(records: Sequence[Record]) -> dict[tuple[str, int], float]:
         value - (sum(alike[key]) - value + _PRIOR * average) / (len(alike[key]) - 1 + _PRIOR)
         for key, value in zip(keys, values, strict=True)
     ]
-    # All threads are equally good: none is to be preferred.
+    # All threads are equally good, so none gets an advantage.
     spread = math.sqrt(fmean(gain * gain for gain in gains)) if gains else 0.0
     return {
         (record.rollout, record.index): gain / spread if spread else 0.0

@@ -1,4 +1,4 @@
-"""Rollouts as an Arrow file: the same records, a row each, in record batches."""
+"""Rollouts as an Arrow file: the same records, one a row, in record batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH = 1024
-"""Rows of a record batch, and the most that are held at once."""
+"""Rows of a record batch, and the maximum number of rows in memory."""
 
 
 def demand_arrow() -> None:
@@ -29,7 +29,7 @@ def demand_arrow() -> None:
 
 
 def schema() -> pa.Schema:
-    """Return the columns: those of a record; `meta` is JSON."""
+    """Return the columns of a record; `meta` is JSON."""
     import pyarrow as pa
 
     segment = pa.struct(
@@ -103,7 +103,7 @@ def read_arrow(path: Path) -> Iterator[Record]:
 
 
 def _rows(log: Path) -> Iterator[dict[str, Any]]:
-    # Twice through the file: the groups do not stand together in it, and only their rewards fit into memory.
+    # The file is read twice: its groups are not contiguous, and only the rewards fit into memory.
     known = grpo_advantages(rollout[0] for rollout in read_rollouts(log))
     for rollout in read_rollouts(log):
         for record in rollout:

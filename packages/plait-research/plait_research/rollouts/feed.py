@@ -23,15 +23,12 @@ from .store import SkipCounts
 
 
 class Feed:
-    """Between makers and one trainer, in one event loop.
+    """A queue between producers and one trainer, in one event loop.
 
-    Args:
-        batch: rollouts of a training step.
-        staleness: how far, in steps, makers may be ahead; 0 is synchronous.
+    Args: batch: rollouts of a training step. staleness: number of steps that producers may be ahead; 0 is synchronous.
         max_staleness: most updates between the oldest token of a rollout and the step that trains on it; the next
-            larger integer of `staleness` if left out.
-        group: rollouts of a prompt. They are given out together, for an advantage is one among them.
-        credit: whose advantage threads have that are judged by themselves; see `weighed`.
+        larger integer of `staleness` if left out. group: rollouts of a prompt. They are given out together, for an
+        advantage is one among them. credit: whose advantage threads have that are judged by themselves; see `weighed`.
     """
 
     def __init__(
@@ -50,18 +47,18 @@ class Feed:
         self.batch, self.group = batch, group
         self.max_staleness = math.ceil(staleness) if max_staleness is None else max_staleness
         self.version = 0
-        """Of the weights that are trained; counts steps."""
+        """Version of the trained weights; counts steps."""
         self.counts = SkipCounts()
         self._by: Credit = credit
         self._credits = round((1 + staleness) * batch)
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._forming: dict[str, list[list[Record]]] = {}
-        """Groups that lack rollouts, by name."""
+        """Incomplete groups, by name."""
         self._ready: deque[list[list[Record]]] = deque()
-        """Groups that are whole."""
+        """Complete groups."""
         self._filled = asyncio.Event()
         self._held = 0
-        """Credits of the rollouts that the trainer trains on, and of what was left out of their groups."""
+        """Credits of the rollouts in training, and of the rollouts left out of their groups."""
 
     async def credit(self) -> None:
         """Wait until a rollout may start. Each credit is used up by one `put` or given back by `forfeit`."""
@@ -71,14 +68,14 @@ class Feed:
             try:
                 await turn
             except asyncio.CancelledError:
-                # Its credit was given just before it was cancelled: the next in line gets it.
+                # The waiter got its credit just before it was cancelled: the next waiter gets it.
                 if turn.done() and not turn.cancelled():
                     self._wake(1)
                 raise
         self._credits -= 1
 
     def put(self, rollout: Sequence[Record]) -> None:
-        """Hand a whole rollout over."""
+        """Add a complete rollout to the queue."""
         self._join(rollout[0].group, list(rollout))
 
     def forfeit(self, group: str = "") -> None:
@@ -128,7 +125,7 @@ class Feed:
         return False
 
     def trained(self) -> int:
-        """Say that the batch taken last was trained on and the makers have the new weights; return their version."""
+        """Record that the last batch was trained on and the producers have the new weights; return their version."""
         self.version += 1
         held, self._held = self._held, 0
         self._give(held)
@@ -141,7 +138,7 @@ class Feed:
     def _wake(self, count: int) -> None:
         while count and self._waiting:
             turn = self._waiting.popleft()
-            # Who was cancelled while it waited wants no credit.
+            # A waiter that was cancelled needs no credit.
             if not turn.done():
                 turn.set_result(None)
                 count -= 1

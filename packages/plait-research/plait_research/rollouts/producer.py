@@ -1,4 +1,4 @@
-"""Makes rollouts: every prompt in several branches, under any planner, each run turned into records as it ends."""
+"""Make rollouts: run every prompt in several branches under any planner, and turn each ended run into records."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Todo:
 
     @property
     def rollout(self) -> str:
-        """Its id."""
+        """Id of the rollout."""
         return f"{self.group}/{self.branch}"
 
 
 @dataclass(slots=True)
 class ProductionCounts:
-    """What was made so far."""
+    """Counts of the rollouts made so far."""
 
     rollouts: int = 0
     records: int = 0
     tokens: int = 0
-    """Generated, in the records."""
+    """Generated tokens in the records."""
     reward: float = 0.0
-    """Sum over those that have one."""
+    """Sum of all rewards."""
     unjudged: int = 0
 
     def add(self, rollout: Sequence[Record]) -> None:
@@ -60,7 +60,7 @@ class ProductionCounts:
 
 
 Sink = Callable[[Sequence[Record]], None]
-"""Takes a whole rollout."""
+"""Receives a complete rollout."""
 
 
 def todo(questions: Sequence[DatasetQuestion], branches: int) -> Iterator[Todo]:
@@ -79,11 +79,8 @@ def sampled(workers: Sequence[Worker]) -> tuple[list[Worker], list[Sampler]]:
 class Producer:
     """Makes rollouts on an orchestrator whose workers are `sampled` ones. It has to `watch` with `log.take`.
 
-    Args:
-        request: how each question is asked.
-        reward: judges an answer.
-        seed: of all sampling; each branch has a seed of its own, made of it.
-        own: judges one sequence of a rollout by itself (`Record.own`).
+    Args: request: template of each question's request. reward: judges an answer. seed: seed of all sampling; each
+    branch derives its own seed from it. own: judges a single sequence of a rollout (`Record.own`).
     """
 
     def __init__(self, request: Request, reward: Reward, seed: int = 0, own: OwnReward | None = None) -> None:
@@ -102,7 +99,7 @@ class Producer:
         credit: Callable[[], Awaitable[None]] | None = None,
         advance: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make rollouts and give each, whole, to the sink. Before each starts, `credit` is awaited."""
+        """Make rollouts and pass each complete rollout to the sink. Await `credit` before each start."""
 
         async def one(item: Todo) -> None:
             if credit is not None:
@@ -116,7 +113,7 @@ class Producer:
         await for_each(wanted, one, concurrency, stopper)
 
     async def one(self, orchestrator: AsyncOrchestrator, item: Todo, stopper: Stopper) -> list[Record]:
-        """Make one rollout; empty if the user gave it up. One whose run failed has no reward."""
+        """Make one rollout; it is empty if the user cancelled it, and has no reward if its run failed."""
         seed = int.from_bytes(hashlib.blake2b(f"{self._seed}/{item.rollout}".encode(), digest_size=4).digest(), "big")
         request = self.request.updated({"text": item.question.text, "seed": seed})
         handle = await orchestrator.submit(request)
@@ -132,7 +129,7 @@ class Producer:
         if self._own is not None:
             made = [record.model_copy(update={"own": self._own(record)}) for record in made]
         meta = _said(answer)
-        if not made:  # nothing was generated; it is written down, so that it is not tried for ever
+        if not made:  # Nothing was generated; the rollout is recorded, so that it is not retried forever.
             return [Record(rollout=item.rollout, group=item.group, branch=item.branch, tokens=(), mask=(), meta=meta)]
         return [
             record.model_copy(update={"meta": {**record.meta, **meta}}) if not record.index else record

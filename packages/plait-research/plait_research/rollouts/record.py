@@ -1,8 +1,8 @@
-"""A training record: one sequence of token ids out of a run, with what a trainer has to know about each token.
+"""A training record: one sequence of token ids from a run, with the facts about each token that a trainer needs.
 
 A run is a graph of sequences. A sequence is a context that the model wrote into, perhaps in several steps with other
-text between them; a thread that was forked off it is a sequence of its own, whose first `fork` tokens are those of its
-parent. So no generated token is in two masks, and a trainer may share the prefix.
+text between them. A forked thread is a separate sequence that shares its first `fork` tokens with its parent. So no
+generated token is in two masks, and a trainer may share the prefix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Role = Literal["parent", "thread", "join"]
 
 
 class BadRecord(PlaitError):
-    """A line that is no record, or a record that contradicts itself."""
+    """Raised for a line that is not a record, or a record that contradicts itself."""
 
     code = "bad-record"
 
@@ -36,18 +36,18 @@ class WeightsSegment(Frozen):
     policy: int = Field(default=0, ge=0)
     """Version of the weights; counts updates."""
     step: str = ""
-    """Name of the step that wrote them."""
+    """Name of the step that wrote these tokens."""
     role: Role = "parent"
     """`join`: continues from the results of threads; `thread`: in a sequence that another one spawned or forked."""
     temperature: float | None = None
-    """At which they were drawn; `None` if that is not known."""
+    """Sampling temperature of these tokens; `None` if unknown."""
     top_p: float = 1.0
     form: str = ""
-    """Kind of the form that they were held to."""
+    """Kind of the form that constrained these tokens."""
     others: tuple[str, ...] = ()
     """Names of other settings that changed how likely a token was, such as `top_k`."""
     advantage: float | None = None
-    """Where credit differs by segment (`weighed`): in the place of the record's."""
+    """The segment's advantage, which replaces the record's if credit differs by segment (`weighed`)."""
 
 
 class Record(Frozen):
@@ -61,27 +61,27 @@ class Record(Frozen):
     index: int = Field(default=0, ge=0)
     """Number of the sequence in its rollout."""
     of: int = Field(default=1, ge=1)
-    """Sequences in the rollout."""
+    """Number of sequences in the rollout."""
     parent: int | None = None
-    """`index` of the sequence that it was forked from or spawned by; always smaller than its own."""
+    """`index` of the sequence that forked or spawned this sequence; always smaller than its own."""
     fork: int = Field(default=0, ge=0)
-    """How many of its first tokens are the parent's. 0: it began afresh."""
+    """Number of leading tokens that it shares with its parent. 0: it has its own context."""
     tokens: tuple[int, ...]
     """Token ids: prompt, generated and inserted ones, in order."""
     mask: tuple[int, ...]
     """1 for a token that the model generated in this sequence, 0 for one that it read."""
     logprobs: tuple[float, ...] = ()
-    """The log-probability (nats) of each token in the distribution that it was drawn from, that is with temperature,
-    `top_p` and form of its segment; 0.0 where the mask is 0. Empty where the sampler did not tell that: then the record
-    is for supervised training alone."""
+    """The log-probability (nats) of each token in its sampling distribution, with the temperature, `top_p` and form of
+    its segment; 0.0 where the mask is 0. Empty if the sampler did not report them: the record is then only for
+    supervised training."""
     segments: tuple[WeightsSegment, ...] = ()
-    """Which weights generated what; they cover the mask exactly."""
+    """Segments by the weights that generated them; they cover the mask exactly."""
     reward: float | None = None
-    """Of the whole rollout; `None` if it could not be judged."""
+    """Reward of the whole rollout; `None` if it could not be judged."""
     own: float | None = None
-    """Of this sequence alone, where the task can tell."""
+    """Reward of this sequence alone, if the task can judge it."""
     advantage: float | None = None
-    """Of the whole rollout among those of its group, where that is known (`weighed`)."""
+    """Advantage of the whole rollout in its group, if known (`weighed`)."""
     meta: dict[str, JsonValue] = {}
 
     @model_validator(mode="after")
@@ -106,12 +106,12 @@ class Record(Frozen):
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """The versions of the weights that generated it, in ascending order."""
+        """The versions of the weights that generated the sequence, in ascending order."""
         return tuple(sorted({segment.policy for segment in self.segments}))
 
     @property
     def temperature(self) -> float | None:
-        """The temperature of all its generated tokens; `None` if it is not known of all, or differs."""
+        """The temperature of all generated tokens; `None` if it is unknown or differs."""
         there = {segment.temperature for segment in self.segments}
         return there.pop() if len(there) == 1 else None
 
@@ -128,22 +128,22 @@ class Record(Frozen):
 
     @property
     def generated(self) -> int:
-        """How many tokens the model generated in it."""
+        """Number of tokens that the model generated in the sequence."""
         return sum(self.mask)
 
     @property
     def judged(self) -> bool:
-        """Whether it has a reward that a trainer can use."""
+        """Whether the record has a reward that a trainer can use."""
         return self.reward is not None and math.isfinite(self.reward)
 
     def line(self) -> str:
-        """Return it as a line of JSON. A reward that is not a number is kept as `NaN`, to be counted by who reads."""
+        """Return the record as a line of JSON. An invalid reward is kept as `NaN`, so that readers can count it."""
         fields = self.model_dump(mode="python", exclude_defaults=True)
         return json.dumps(fields, separators=(",", ":"), ensure_ascii=False) + "\n"
 
     @classmethod
     def read(cls, line: str | bytes, where: str = "the record") -> Record:
-        """Read a line of JSON. Raises `BadRecord` with the place of what is wrong."""
+        """Read a line of JSON. Raises `BadRecord` with the place of the error."""
         try:
             return cls.model_validate(json.loads(line))
         except ValidationError as error:
@@ -154,5 +154,5 @@ class Record(Frozen):
 
 
 def whole(records: Sequence[Record]) -> bool:
-    """Whether these are all the sequences of one rollout, in order."""
+    """Return whether these are all sequences of one rollout, in order."""
     return bool(records) and [record.index for record in records] == list(range(records[0].of))

@@ -26,7 +26,7 @@ _SHARE = 0.2
 
 def reward_of(spec: str) -> Reward:
     """Return the reward that a text names: `verified`; `accelerated` or `accelerated:SHARE`; `FILE.py:FUNCTION`, which
-    is called with the answer and the wanted one. Raises `UsageError`."""
+    is called with the answer and the right answer. Raises `UsageError`."""
     if spec == "verified":
         return _verified
     if (matched := _ACCELERATED.fullmatch(spec)) is not None:
@@ -39,7 +39,7 @@ def reward_of(spec: str) -> Reward:
 
 
 def _verified(question: DatasetQuestion, answer: Answer) -> float | None:
-    """1 for a right answer, 0 for a wrong one or none; nothing for a run that failed."""
+    """Return 1 for a right answer, 0 for a wrong or missing answer, and `None` for a failed run."""
     if answer.status in ("failed", "cancelled"):
         return None
     return float(question.is_right(answer.answer))
@@ -64,7 +64,7 @@ def own_reward_of(spec: str) -> OwnReward:
 
 
 def _function(option: str, spec: str) -> Callable[..., float | None]:
-    """Return a function of the user's as one that gives a reward."""
+    """Return a user's function as a reward function."""
     module, _, name = own_code(spec).partition(":")
     function: Any = getattr(importlib.import_module(module), name, None)
     if not callable(function):
@@ -74,7 +74,7 @@ def _function(option: str, spec: str) -> Callable[..., float | None]:
     def reward(*judged: Any) -> float | None:
         try:
             return as_reward(call(*judged))
-        except Exception as error:  # whatever a function of the user's does
+        except Exception as error:  # a user's function may raise anything
             raise UsageError(f"{option} {spec} failed: {type(error).__name__}: {error}") from error
 
     return reward

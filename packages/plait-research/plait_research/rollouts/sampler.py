@@ -1,7 +1,7 @@
 """A model worker as a policy in training: it reports each token's log-probability and the version of the weights that
 drew it, and takes new weights while requests run.
 
-For new weights every request is stopped, keeps its token ids, and continues from them with the new weights; its awaiter
+For new weights every request is stopped, keeps its token ids, and continues from them with the new weights. Its caller
 notices only the delay (`TokenDraws.policies` records the position of the change).
 """
 
@@ -26,7 +26,7 @@ Load = Callable[[Any], Awaitable[None]]
 
 @dataclass(slots=True)
 class _Live:
-    """A running job, and the draws of its stretches so far."""
+    """A running job, and the draws of its segments so far."""
 
     ids: tuple[int, ...]
     known: int
@@ -43,7 +43,7 @@ class Sampler(WorkerProxy):
     def __init__(self, worker: Worker, load: Load | None = None, version: int = 0) -> None:
         super().__init__(worker)
         self.version = version
-        """How often the weights were exchanged."""
+        """Number of weight updates."""
         self._load: Load | None = load or getattr(worker, "reload", None)
         self._live: dict[int, _Live] = {}
         self._open = asyncio.Event()
@@ -75,7 +75,7 @@ class Sampler(WorkerProxy):
             self._open.set()
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        """Run a job, over as many updates as there are meanwhile."""
+        """Run a job across all weight updates meanwhile."""
         think = job.op
         if not isinstance(think, ModelCall):
             async for item in self.inner.run(job):
@@ -114,7 +114,7 @@ class Sampler(WorkerProxy):
         await self.inner.cancel(attempt)
 
     async def _stretch(self, job: Job, live: _Live) -> AsyncIterator[Progress | Result | Failure]:
-        """Run a job with the weights that are there now."""
+        """Run a job with the current weights."""
         version, start = self.version, len(live.ids)
         self._inside += 1
         self._idle.clear()
@@ -134,7 +134,7 @@ class Sampler(WorkerProxy):
 
 
 def _take(result: Result, live: _Live, start: int, version: int) -> None:
-    """Add what one stretch drew."""
+    """Add the draws of one segment."""
     live.usage = live.usage + result.usage
     new = tuple(result.token_ids[start:])
     told = () if result.drawn is None else result.drawn.logprobs
@@ -145,8 +145,8 @@ def _take(result: Result, live: _Live, start: int, version: int) -> None:
 
 
 def _merged(result: Result, live: _Live) -> Result:
-    """Return the last stretch's result with the draws of all stretches. If some are unknown, it has no
-    log-probabilities: a record without them is rejected, and a record with wrong ones would not be."""
+    """Return the last segment's result with the draws of all segments. If some draws are unknown, it has no
+    log-probabilities: trainers reject a record without them, but would accept wrong ones."""
     count = len(result.token_ids)
     whole = not live.known and len(live.logprobs) >= count
     drawn = (result.drawn or TokenDraws()).model_copy(

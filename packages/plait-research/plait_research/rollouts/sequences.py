@@ -1,13 +1,13 @@
 """The sequences of a run: model calls that continue one context, and the forks from it.
 
-A step that continues another (`ModelCall.after`) has that one's tokens at the beginning of its prompt. If it has all of
-them, it continues the same sequence; if several steps do, the last one continues it, and the others are forks:
+A step that continues another (`ModelCall.after`) has the other step's tokens at the beginning of its prompt. If it has
+all of them, it continues the same sequence; if several steps do, the last step continues it, and the others are forks:
 
     round-1 ──┬─ child-1            sequence 1, forked off 0
               ├─ child-2            sequence 2, forked off 0
               └─ (join) round-2     sequence 0 continues
 
-A step that begins afresh is a sequence of its own; its parent is the sequence of the step whose expansion it is.
+A step with a new context is a separate sequence; its parent is the sequence of the step that expanded into it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class _Sequence:
     segments: list[WeightsSegment] = field(default_factory=list[WeightsSegment])
     steps: list[str] = field(default_factory=list[str])
     role: Role = "parent"
-    """Of what is written in it next."""
+    """Role of the next tokens in the sequence."""
     how: WeightsSegment | None = None
-    """How its last tokens were drawn."""
+    """Segment of its last tokens, with their sampling."""
     known: bool = True
-    """The log-probability of every generated token is known, in the distribution that it was drawn from."""
+    """Whether the log-probability of every generated token in its sampling distribution is known."""
     end: tuple[int, float] | None = None
     """The token that ended it, if it is not among the tokens yet."""
 
@@ -51,7 +51,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
     """
     made: list[_Sequence] = []
     where: dict[str, tuple[_Sequence, int]] = {}
-    """By step: its sequence, and the end of its own tokens there."""
+    """Each step's sequence, and the end of the step's tokens in it."""
     steps, calls = {step.step: step for step in run.steps}, run.calls
     line_of = context_lines(run.steps)
     heirs = _heirs(calls, line_of)
@@ -80,7 +80,7 @@ def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = 
 
 
 def _heirs(calls: Sequence[AttemptRecord], line_of: Callable[[str], list[str]]) -> dict[str, str]:
-    """Return, for each step whose whole context others begin with, the last of them: it continues the sequence."""
+    """Return for each step the last step that begins with its whole context: this step continues the sequence."""
     heirs: dict[str, str] = {}
     whole: dict[str, tuple[_Sequence, int]] = {}
     for attempt in calls:
@@ -108,7 +108,7 @@ def _continued(
             continue
         sequence, length = where[name]
         common = _common(sequence.tokens, length, prompt)
-        # Of two contexts that are continued as far, the longer one is the later in the line.
+        # If a prompt continues two contexts equally far, the longer context is the later step.
         if common and (common, length) > (most, best[1] if best else 0):
             best, most = (name, length), common
     return best, most
@@ -147,7 +147,7 @@ def _common(tokens: Sequence[int], length: int, prompt: Sequence[int]) -> int:
 
 
 def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> None:
-    """Append what a model call read and wrote."""
+    """Append a model call's prompt and output."""
     result = attempt.result
     assert result is not None
     read = prompt[len(sequence.tokens) :]

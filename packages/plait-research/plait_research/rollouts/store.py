@@ -1,7 +1,7 @@
 """Rollouts on disk: an append-only file of records that survives a kill of its writer or reader.
 
-All records of a rollout are written in one piece. A piece that a kill tore is cut off by the next writer, and its
-rollout is made again; one that is whole is never made again. A reader remembers how many rollouts it has taken
+All records of a rollout are written in one piece. The next writer cuts off a torn piece of a killed writer, and its
+rollout is made again; a complete rollout is never made again. A reader remembers how many rollouts it has taken
 (`RolloutReader.taken`) in its own checkpoint, so that it gets each exactly once, however often either side is killed.
 """
 
@@ -32,7 +32,7 @@ class Store:
     def __init__(self, path: Path, header: Mapping[str, object], *, sync: bool = False) -> None:
         self.path = path
         self.done: set[str] = set()
-        """Ids of the rollouts that are there."""
+        """Ids of the stored rollouts."""
         self._sync, self._header = sync, header
         self._made: Provenance | None = None
         try:
@@ -57,14 +57,14 @@ class Store:
         self.close()
 
     def add(self, records: Sequence[Record]) -> None:
-        """Write the records of one whole rollout; one that is there already is passed over."""
+        """Write the records of one complete rollout; a stored rollout is skipped."""
         if not whole(records):
             raise BadRecord("these are not all the records of one rollout, in order")
-        # Two makers may have drawn the same one; the first stays.
+        # Two producers may have made the same rollout; the first one stays.
         if records[0].rollout in self.done:
             return
         piece = "".join(record.line() for record in records).encode(errors="replace")
-        # In one piece a writer that is killed leaves all of it or nothing.
+        # One write, so that a killed writer leaves all of the rollout or nothing.
         os.write(self._file.fileno(), piece) if len(piece) < 1 << 20 else self._file.write(piece)
         self._file.flush()
         if self._sync:
@@ -72,8 +72,8 @@ class Store:
         self.done.add(records[0].rollout)
 
     def claim(self, made: Provenance) -> None:
-        """Keep what the rollouts depend on, or compare it with what an earlier try began with. Raises `ConfigError`."""
-        # The rollouts that are there must be of the same models.
+        """Store the provenance of the rollouts, or compare it with an earlier try's. Raises `ConfigError`."""
+        # All stored rollouts must come from the same models.
         if self._made is not None:
             made.demand(self._made, str(self.path))
             return
@@ -108,25 +108,25 @@ class Store:
         for rollout, place in _pieces(self._file, str(self.path)):
             self.done.add(rollout[0].rollout)
             end = place
-        # A rollout in part, which a killed writer left, is drawn again whole.
+        # A partial rollout of a killed writer is made again completely.
         self._file.truncate(end)
         self._file.seek(end)
 
 
 @dataclass(slots=True)
 class SkipCounts:
-    """What a reader has left out, and why."""
+    """Counts of the rollouts that a reader skipped, by reason."""
 
     read: int = 0
-    """Rollouts given out."""
+    """Number of returned rollouts."""
     stale: int = 0
     """Rollouts older than `max_staleness` allowed when they were read."""
     unjudged: int = 0
     """Rollouts without a reward, or with one that is not a number."""
     refused: int = 0
-    """Rollouts that `check` refused."""
+    """Rollouts that `check` rejected."""
     why: dict[str, int] = field(default_factory=dict[str, int])
-    """Of the refused ones, by reason."""
+    """Number of rejected rollouts by reason."""
 
 
 class RolloutReader:
@@ -237,7 +237,7 @@ def _pieces(file: BinaryIO, name: str) -> Iterator[tuple[list[Record], int]]:
     while (line := file.readline()).endswith(b"\n"):
         record = Record.read(line, f"{name} at byte {file.tell() - len(line)}")
         if held and (record.rollout != held[0].rollout or record.index != len(held)):
-            held = []  # its writer was killed between two writes of a large piece
+            held = []  # the writer was killed between two writes of a large piece
         held.append(record)
         if whole(held):
             yield held, file.tell()

@@ -1,4 +1,4 @@
-"""Records of runs that have ended, out of journals."""
+"""Read records of ended runs from journals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stored_runs(
                         yield run
                     if not waiting:
                         break
-                for name in sorted(waiting):  # these have not ended
+                for name in sorted(waiting):  # these runs have not ended
                     left.discard(name)
                     if (run := log.pop(name)) is not None:
                         yield run

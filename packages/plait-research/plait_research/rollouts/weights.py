@@ -1,8 +1,7 @@
 """Keeps the samplers of a command in step with a trainer in another process, by two small files.
 
-The trainer writes the folder of its newest weights into one (`--collect weights=FILE`), and how many rollouts it has
-taken into another beside the output (`TrainerProgress.write`). Both are replaced as a whole, so neither is ever read
-half.
+The trainer writes the folder of its newest weights into one file (`--collect weights=FILE`), and its number of taken
+rollouts into another beside the output (`TrainerProgress.write`). Both are replaced atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class TrainerProgress:
         self._path = path.with_name(f"{path.name}.taken")
 
     def write(self, taken: int) -> None:
-        """Say how many were taken."""
+        """Write the number of taken rollouts."""
         write_private(self._path, str(taken).encode())
 
     def read(self) -> int:
@@ -43,14 +42,14 @@ class TrainerProgress:
 
 
 async def until_taken(path: Path, ahead: int, started: int) -> None:
-    """Wait until fewer than `ahead` of the rollouts of a file that were started are untaken."""
+    """Wait until fewer than `ahead` of a file's started rollouts are untaken."""
     progress = TrainerProgress(path)
     while started - progress.read() >= ahead:  # noqa: ASYNC110 - another process writes the file
         await asyncio.sleep(_EVERY)
 
 
 async def follow_weights(file: Path, samplers: Sequence[Sampler], say: Callable[[str], None]) -> None:
-    """Give the samplers the weights of the folder that a file names, whenever it names another; until cancelled."""
+    """Load the weights of the folder that a file names into the samplers at each change, until cancelled."""
     there = _named(file)
     while True:
         await asyncio.sleep(_EVERY)

@@ -100,9 +100,9 @@ class RecordedSession(Frozen):
     prompts: dict[str, tuple[int, int]]
     """Tokens of the prompt and cached tokens of the prompt, by `run-N:step`."""
     values: dict[str, JsonValue]
-    """The step's text, by `run-N:step`. It decides when a join closes early."""
+    """The step's value, by `run-N:step`. It decides when a join closes early."""
     slots: dict[str, int]
-    """Facts about each worker that had model steps."""
+    """Number of slots of each worker that had model steps."""
     makespan: float
     patches: tuple[dict[str, tuple[Plan, ...]], ...] = ()
     """For each run, the expansions of its steps by the step's name, in order."""

@@ -1,4 +1,4 @@
-"""Allocation `runtime`: as many further branches as end within a time, predicted from the lengths of a few probes."""
+"""Allocation `runtime`: predict from a few probes' lengths how many further branches end within a time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Allocator):
-    """The maximum number of branches whose `done_share` ends within `within` seconds at `confidence`: order
-    statistics of the probes' lengths (arXiv 2403.08790) at the pace of an engine that decodes all of them together, a
-    step of n sequences taking `fixed + per_sequence * n` seconds. `plait simulate calibrate` fits both. `max_branches`
-    and `most_tokens` cap the number.
+    """Chooses the maximum number of branches whose `done_share` ends within `within` seconds at `confidence`. It uses
+    order statistics of the probes' lengths (arXiv 2403.08790) and the pace of an engine that decodes all branches
+    together: a step of n sequences takes `fixed + per_sequence * n` seconds. `plait simulate calibrate` fits both
+    values. `max_branches` and `most_tokens` cap the number.
 
-    Without a probe that ended nothing is predicted, and no branch follows.
+    Without an ended probe there is no prediction, and no branch follows.
     """
 
     fidelity = Fidelity("variant", "the empirical distribution, not a fitted family", paper="2403.08790")
@@ -41,8 +41,8 @@ class Runtime(Allocator):
     per_sequence: float = Field(default=0.0002, ge=0.0, description="… and more for each sequence.")
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
-        """Return the further branches; `why` has the number that fits and what capped it."""
-        # A probe that still runs is longer than what it has written: with it the estimate would be too short.
+        """Return the further branches; `why` has the predicted number and the limit that capped it."""
+        # The length of a running probe is unknown; its tokens so far would make the estimate too short.
         lengths = [probe.tokens for probe in probes if probe.done and probe.tokens > 0]
         if not lengths:
             return Allocation(why="no probe has ended: nothing can be predicted")

@@ -1,4 +1,4 @@
-"""Merges that group beginnings of branches: `alike` by what they come to, `distinct` by their claims."""
+"""Merges that group beginnings of branches: `alike` by predicted answers, `distinct` by probed answers."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ Will A and B come to the same final answer? Say only yes or no.
 
 
 class Alike(Grouping):
-    """Greedy clusters of beginnings after DeepPrune (arXiv 2510.08483), with an embedding or an untrained model in
-    place of its trained judge.
+    """Greedy clusters of beginnings after DeepPrune (arXiv 2510.08483), with an embedding or an untrained model instead
+    of its trained judge.
 
-    Beginnings that ended by themselves are clustered by their answers without further questions; one that ended without
-    an answer is a cluster of its own. The others are compared with these first, then with one another. `embedding`: a
-    tool makes vectors of all texts, and a beginning joins the most similar cluster before it at a cosine of `threshold`
-    (0.9). `model`: a model says of pairs whether both will come to the same answer; with `judge.logprobs` its
-    probability must reach `threshold` (0.5).
+    Beginnings that ended by themselves are clustered by their answers, without further calls; an ended beginning
+    without an answer is its own cluster. The others are compared with these first, then with one another. `embedding`:
+    a tool returns vectors of all texts, and a beginning joins the most similar earlier cluster at a cosine of
+    `threshold` (0.9). `model`: a model predicts for pairs whether both will give the same answer; with `judge.logprobs`
+    its probability must reach `threshold` (0.5).
 
-    If the tool or a model's call fails, or says neither yes nor no, the beginnings in question stay apart: that costs
-    tokens, but no vote. The value is that of `distinct`: a list of {"trace": name, "count": size of the cluster,
-    "done": whether the trace ended by itself}. Failed beginnings are left out.
+    If the tool or a model's call fails, or answers neither yes nor no, the beginnings stay apart, which costs tokens
+    but no vote. The value has the form of `distinct`: a list of {"trace": name, "count": size of the cluster, "done":
+    whether the trace ended by itself}. Failed beginnings are left out.
     """
 
     fidelity = Fidelity("variant", "the answer so far, not their trained judge", paper="2510.08483")
@@ -64,13 +64,13 @@ class Alike(Grouping):
     called: FreeText | None = Field(default=None, description="Step that judged; set by the merge itself.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the representatives, or the calls as more plan; `why` says how many clusters there are."""
+        """Return the representatives, or the calls as more plan; `why` has the number of clusters."""
         by_name = {branch.name: branch for branch in branches}
         calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
         traces = [branch for branch in branches if branch.name not in calls and branch.done and branch.result]
         ended = {trace.name for trace in traces if trace.result and trace.result.finish != "length"}
         counts, mute = _cluster_by_answer(traces, ended, task)
-        # ended beginnings come first: a beginning like one of them need not continue
+        # ended beginnings come first, since a beginning similar to one of them need not continue
         names = sorted(counts, key=lambda name: name not in ended)
         alone = Groups(whole=tuple((name,) for name in names))
         note = ""
@@ -147,12 +147,12 @@ _MOST_WORDS = 6
 
 
 class Pair(Frozen):
-    """A beginning and the probe of it."""
+    """A beginning and its probe."""
 
     trace: str
     """Branch that wrote the beginning."""
     probe: str
-    """Branch in which the model was asked for its answer so far."""
+    """Branch of the probe, which requested the model's answer so far."""
 
 
 class Distinct(Merge):
@@ -160,12 +160,12 @@ class Distinct(Merge):
     judge.
 
     A beginning that ended by itself counts with its own answer, any other beginning with the answer of its probe. A
-    probe that states that it has no answer yet ("I am not sure yet"), or writes a whole sentence, has none. A
-    beginning without an answer is a cluster of its own: that costs tokens, where a wrong cluster would cost votes.
+    probe that states doubt ("I am not sure yet") or writes a whole sentence has no answer. A beginning without an
+    answer is its own cluster, which costs tokens, while a wrong cluster would cost votes.
 
-    The first beginning of a cluster that ended by itself represents it, else its first beginning. The value is a list
-    of {"trace": name, "count": size of the cluster, "done": whether the trace ended by itself}. Beginnings that failed
-    are left out.
+    The first beginning that ended by itself represents its cluster, else the first beginning. The value is a list of
+    {"trace": name, "count": size of the cluster, "done": whether the trace ended by itself}. Beginnings that failed are
+    left out.
     """
 
     fidelity = Fidelity("variant", "as `redundant`", paper="2510.08483")
@@ -173,7 +173,7 @@ class Distinct(Merge):
     beginnings: Annotated[tuple[Pair, ...], Free()] = Field(default=(), description="The beginnings, in order.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the representatives; `why` says how many clusters there are."""
+        """Return the representatives; `why` has the number of clusters."""
         by_name = {branch.name: branch for branch in branches}
         clusters: dict[str, list[tuple[str, bool]]] = {}
         for pair in self.beginnings:
@@ -181,7 +181,7 @@ class Distinct(Merge):
             if trace is None or trace.result is None:
                 continue
             ended = trace.result.finish != "length"
-            # No answer has this key: what has none stays alone.
+            # No answer has this key, so a beginning without an answer stays alone.
             key = f"!{pair.trace}"
             if ended and (claim := read_claim(trace, task)) is not None:
                 key = f"={claim[1]}"
@@ -197,7 +197,7 @@ class Distinct(Merge):
 
 
 def _answer_key(probe: Branch | None, task: Task) -> str | None:
-    """Return the key of a probe's answer. Only the probe's own words count: the beginning before them may name other
+    """Return the key of a probe's answer. Only the probe's own text counts, since the beginning may name other
     answers."""
     if probe is None or not probe.done or probe.result is None:
         return None

@@ -26,17 +26,17 @@ __all__ = ["ShortestMajority"]
 class ShortestMajority(OpenVote, Merge):
     """Shortest Majority Vote (Zeng et al., arXiv 2502.12215): the answer with the largest c / log(l).
 
-    c are its votes and l their mean length in tokens; the logarithm is of no less than e, so that answers of a token or
-    two do not divide by zero. A branch that was cut off by its token limit has no length to speak of and does not vote.
-    The weight of length is small (4 votes of 16,000 tokens still beat 3 of 2,000): in the main it breaks ties. Equal
-    scores go to the answer with more votes, then to the one whose first voter comes earliest.
+    c is the answer's number of votes and l their mean length in tokens, at least e, so that very short answers do not
+    divide by zero. A branch that was cut off by its token limit has no known length and does not vote. The weight of
+    length is small (4 votes of 16,000 tokens still beat 3 of 2,000): in the main it breaks ties. Equal scores go to the
+    answer with more votes, then to the one whose first voter comes earliest.
     """
 
     fidelity = Fidelity("exact", paper="2502.12215")
     lost_in = ("erring_votes", "votes")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict; `why` has votes, mean lengths, margin and who was left out."""
+        """Return the verdict; `why` has votes, mean lengths, the margin and the excluded branches."""
         roll, cut = drop_ballots(read_roll(branches, task), lambda ballot: ballot.result.finish != "length")
         left_out = [f"cut off: {format_names(cut)}"] if cut else []
         counted = group_by_answer(roll.ballots)
@@ -52,5 +52,5 @@ class ShortestMajority(OpenVote, Merge):
 
 
 def _length(group: Class) -> float:
-    """Return the mean length of an answer's traces in tokens; those given up in favour of them have none."""
+    """Return the mean length of an answer's traces in tokens, without the branches merged into them."""
     return math.fsum(ballot.result.length for ballot in group.ballots) / len(group.ballots)

@@ -1,4 +1,4 @@
-"""DeepConf: `deepconf` stops a branch while it is written, `deepconf-consensus` the vote."""
+"""DeepConf: `deepconf` stops a branch while it is written, and `deepconf-consensus` ends the vote."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _VoteFacts:
     warm: frozenset[str]
     """Ids of the branches of the warm-up."""
     waits_for: str | None = None
-    """A branch of the warm-up that had not ended at the last look."""
+    """A branch of the warm-up that had not ended at the last check."""
     floor: float | None = None
     """The threshold; `None` also if no branch of the warm-up ended in a value."""
 
@@ -41,18 +41,17 @@ class _VoteFacts:
 class DeepConf(Policy):
     """DeepConf online (Fu et al., arXiv 2508.15260).
 
-    The first `warmup` branches of a vote, in the join's order, run to their ends. The threshold is the percentile
-    100 - `eta` of their lowest group confidences; every other branch is given up as soon as the mean confidence of a
-    full window is below it. `eta=10` is DeepConf-low (90th percentile, most is stopped), `eta=90` DeepConf-high.
-    On voters that err (study `erring-votes`) 10 lost 28 points to the full vote, for hard questions look unsure; 90,
-    the default as in the authors' package, stopped hardly anything.
-    Goes with `merge=weighted:criterion=lowest` with the same `eta` and `warmup`, and the stop rule
-    `deepconf-consensus`.
+    The first `warmup` branches of a vote, in the join's order, run to their ends. The threshold is the percentile 100 -
+    `eta` of their lowest group confidences; every other branch is cancelled as soon as the mean confidence of a full
+    window is below it. `eta=10` is DeepConf-low (90th percentile, most branches are stopped), `eta=90` DeepConf-high.
+    In the study `erring-votes`, 10 lost 28 points against the full vote, since hard questions have low confidence; 90,
+    the default as in the authors' package, stopped hardly any branch. Use it with `merge=weighted:criterion=lowest`
+    with the same `eta` and `warmup`, and the stop rule `deepconf-consensus`.
 
-    Needs branches that say their confidence: `logprobs=20` and a `window` of the planner. The paper's
-    window is 2,048 tokens; for small models take 10 to 25 per cent of the median length, no less than 8. A branch
-    shorter than a window has no full window and is never stopped. It affects only joins that count votes and tolerate
-    a missing branch (`best-effort`).
+    Needs branches that report their confidence: `logprobs=20` and a `window` of the planner. The paper's window is
+    2,048 tokens; for small models use 10 to 25 per cent of the median length, at least 8. A branch shorter than a
+    window has no full window and is never stopped. It affects only joins that count votes and tolerate a missing branch
+    (`best-effort`).
     """
 
     fidelity = Fidelity("exact", oracles=("deepconf-traces", "deepconf-online"), paper="2508.15260")
@@ -78,7 +77,7 @@ class DeepConf(Policy):
     _votes: dict[str, _VoteFacts] = PrivateAttr(default_factory=dict[str, _VoteFacts])
 
     def place(self, step: StepView, view: View) -> Defer | None:
-        """Hold a branch that is not of the warm-up until the warm-up is over."""
+        """Defer a branch outside the warm-up until the warm-up is over."""
         if not self.hold:
             return None
         for join in tolerant_votes(step):
@@ -113,17 +112,18 @@ class DeepConf(Policy):
             lowest = step.lowest
             if step.state.ended or step.id in known.warm or lowest is None or lowest >= known.floor:
                 continue
-            # Another step that reads it may need it, however unsure it is.
+            # Another step may need the branch, whatever its confidence.
             if all(reader == join for reader in step.consumers):
                 why = f"{join.plan.name}: confidence {lowest:.4g} is below {known.floor:.4g}"
                 yield Stop(step.id, f"{why}, the {100 - self.eta:g}th percentile of {len(known.warm)} branches")
 
     def _facts(self, join: StepView, view: View) -> _VoteFacts:
-        """Return the facts about a vote; they are renewed only when the branch that it waited for has ended."""
+        """Return the cached facts about a vote. They are recomputed only when the branch that they wait for has
+        ended."""
         task, known = view.task(join.run), self._votes.get(join.id)
-        # A run of the same id may be another one: a replay goes through it again.
+        # A replay may run the same id again, so the id alone does not identify a run.
         if known is None or known.task() is not task:
-            # They can be computed again, so a process that runs for months need not keep those of old votes.
+            # Old votes are dropped, since their facts can be recomputed and a process may run for months.
             if len(self._votes) >= _KEPT:
                 self._votes.clear()
             warm = frozenset(step.id for step in join.needs[: self.warmup])
@@ -142,7 +142,7 @@ class DeepConf(Policy):
     def _floor(self, warm: Sequence[StepView]) -> float | None:
         results = [step.result for step in warm if step.result is not None]
         lowest = [result.signals.lowest for result in results if result.signals is not None]
-        # Without signals the policy would look as if it worked and stop nothing.
+        # Without signals the policy would seem to work but stop nothing.
         if results and not lowest:
             raise PluginError("no branch says its confidence: set logprobs=20 and a window in the planner")
         return percentile(lowest, 100.0 - self.eta) if lowest else None
@@ -155,8 +155,8 @@ class DeepConfConsensus(StopRule):
     """The consensus stop of DeepConf (arXiv 2508.15260): the vote ends when the first answer's share of all weight,
     V(a) / sum of V, is at least `tau`, after a warm-up of `min_votes` votes (N_init of the paper).
 
-    A vote weighs its trace's confidence (`criterion`). Where a voter does not say it (no `logprobs` were asked for),
-    all weigh the same: the share of the votes then decides.
+    A vote weighs its trace's confidence (`criterion`). If a voter has no confidence (no `logprobs` requested), all
+    votes have equal weight: the share of the votes then decides.
     """
 
     fidelity = Fidelity("exact", paper="2508.15260")
@@ -166,7 +166,7 @@ class DeepConfConsensus(StopRule):
     criterion: By = Field(default="lowest", description="What decides: the statistic that weighs; `votes`: none.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the share, once it is high enough."""
+        """Return the share as soon as it is high enough."""
         if poll.votes < self.min_votes:
             return None
         counts: Iterable[float] = poll.counts.values()
@@ -179,12 +179,12 @@ class DeepConfConsensus(StopRule):
 
 
 class _Weights:
-    """What the answers weigh."""
+    """The weights of the answers."""
 
     def __init__(self, by: By) -> None:
         self._name = "confidence" if by == "mean" else by
         self.all = True
-        """Whether every voter says its confidence."""
+        """Whether every voter reports its confidence."""
         self.weights: dict[str, float] = {}
         """By key."""
 

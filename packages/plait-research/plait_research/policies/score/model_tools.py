@@ -16,8 +16,8 @@ __all__ = ["Perplexity", "RewardModel"]
 
 class Perplexity(ToolScorer):
     """Calls the tool `perplexity` (`plait_research.tools.perplexity.prompt_perplexity`) with the step's own text and
-    all that stands before it: the mean probability of its tokens in the eyes of the tool's model, 1 divided by the
-    perplexity. It is what ATTS (arXiv 2509.15148) scores a drafted segment by.
+    the text before it. The score is 1 / perplexity: the mean probability of the step's tokens under the tool's model.
+    ATTS (arXiv 2509.15148) scores drafted segments with it.
     """
 
     fidelity = Fidelity("variant", "1 / perplexity, which puts segments in the same order", paper="2509.15148")
@@ -43,8 +43,8 @@ class Perplexity(ToolScorer):
 
 
 class RewardModel(ToolScorer):
-    """Calls the tool `reward` (`plait_research.tools.reward.reward_model`) with the request and the path's text. A
-    process reward model scores every step so; an outcome reward model is best asked about whole answers alone.
+    """Calls the tool `reward` (`plait_research.tools.reward.reward_model`) with the request and the path's text. Use a
+    process reward model for every step, and an outcome reward model only for whole answers.
     """
 
     fidelity = Fidelity(

@@ -1,4 +1,4 @@
-"""Search `dvts`: several greedy searches side by side."""
+"""Search `dvts`: several greedy searches in parallel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["Dvts"]
 
 
 class Dvts(Search):
-    """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches side by side. Of the `branch`
-    children of a subtree's node the best continues. Subtrees do not wait for one another.
+    """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches in parallel. The best of the
+    `branch` children of a subtree's node continues. Subtrees do not wait for one another.
     """
 
     fidelity = Fidelity(

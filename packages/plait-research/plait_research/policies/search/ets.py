@@ -1,4 +1,4 @@
-"""Search `ets`: shares by score, and pruning that keeps what shares its prefix (Efficient Tree Search)."""
+"""Search `ets`: shares by score, and pruning that prefers leaves with shared prefixes (Efficient Tree Search)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Ets"]
 
 
 class Ets(Stride):
-    """`stride`, with pruning: whenever the live paths hold more than `limit` tokens, those leaves are kept that have
-    most score share for the tokens of their paths, a shared prefix counted once (arXiv 2502.13575):
+    """`stride` with pruning: whenever the live paths hold more than `limit` tokens, it keeps the leaves with the most
+    score share for their paths' tokens, and counts a shared prefix once (arXiv 2502.13575):
 
     `max sum O_i x_i - balance · cost / total cost + diversity / K · (clusters kept)`, with O_i = share of e^(r_i / T).
 
@@ -62,7 +62,7 @@ class Ets(Stride):
         return _Paper(tree, self) if self.variant == "paper" else _Pruning(tree, self)
 
     def select_leaves(self, tree: SearchTree, leaves: Sequence[SearchNode], weights: Sequence[float]) -> list[int]:
-        """Return the places of the leaves that are worth the cost of their paths."""
+        """Return the places of the leaves whose share exceeds the cost of their paths."""
         paper = self.variant == "paper"
         balance = self.balance if self.balance is not None else 1.0 if paper else 0.25
         diversity = self.diversity if self.diversity is not None else 1.5 if paper else 0.0
@@ -74,7 +74,7 @@ class Ets(Stride):
         scale = balance / (sum(own.values()) or 1.0)
         cost = {i: tokens * scale for i, tokens in own.items()}
         steps = list(dict.fromkeys(leaf.step.strip() for leaf in leaves))
-        if diversity and not (paper and len(steps) < 2):  # theirs leaves the term out where all steps are equal
+        if diversity and not (paper and len(steps) < 2):  # the authors' code omits the term if all steps are equal
             kept = select_by_program(
                 weights, paths, cost, [steps.index(leaf.step.strip()) for leaf in leaves], diversity
             )
@@ -100,7 +100,7 @@ class _Pruning(Strides):
     def __init__(self, tree: SearchTree, options: Ets) -> None:
         self._options = options
         self._most = 0
-        """Upper bound of the resident tokens: the last count, and all tokens since."""
+        """Upper bound of the resident tokens: the last count plus all tokens since."""
         self._bound = options.limit
         """It prunes above this number: after a pruning that keeps more than the limit, an eighth more than is kept."""
         super().__init__(tree, options)

@@ -1,4 +1,4 @@
-"""Search `lats`: Monte Carlo tree search that writes down what it learned from failures."""
+"""Search `lats`: Monte Carlo tree search with written reflections on failures."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _REFLECT = "\n\nThis attempt failed. In two or three sentences: what went wrong,
 
 
 class Lats(WithCallConfigs, Mcts):
-    """`mcts` with reflections (arXiv 2310.04406): of an answer that scores below `fail`, the model says in two or three
-    sentences what to do otherwise, and later steps are shown it behind the shared prefix.
+    """`mcts` with reflections (arXiv 2310.04406): if an answer scores below `fail`, the model writes two or three
+    sentences on what to change. The prompts of later steps show them after the shared prefix.
 
-    Differs: the scorer alone finds failures; the authors' code asks the grader. Nodes are kept, and run in parallel.
+    Differs: the scorer alone finds failures; the authors' code uses the grader. Nodes are kept, and run in parallel.
     """
 
     fidelity = Fidelity("variant", "the scorer describes the failure, not the grader, in parallel", paper="2310.04406")

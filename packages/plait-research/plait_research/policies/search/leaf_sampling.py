@@ -24,12 +24,12 @@ __all__ = [
 ]
 
 Paths = Sequence[Sequence[int]]
-"""For each leaf the nodes of its path, root first, the leaf last. Nodes are numbers."""
+"""For each leaf the nodes of its path, from the root to the leaf. Nodes are numbers."""
 
 
 def select_by_tree(weights: Sequence[float], paths: Paths, cost: Mapping[int, float]) -> list[int]:
-    """Return the leaves that maximise the sum of their weights less the cost of the nodes that their paths touch, each
-    node counted once. At least one leaf is kept.
+    """Return the leaves that maximise the sum of their weights minus the cost of the nodes on their paths; each node
+    counts once. At least one leaf is kept.
 
     Exact, in time linear in the nodes: `g(v) = weight(v) - cost(v) + sum over children of max(0, g)`.
     """
@@ -83,7 +83,7 @@ def select_by_program(
     at = {node: n + place for place, node in enumerate(inner)}
     gain = [weights[i] - (0.0 if path[-1] in at else cost.get(path[-1], 0.0)) for i, path in enumerate(paths)]
     gain += [-cost.get(node, 0.0) for node in inner] + [diversity / k] * k
-    # what a variable needs: a leaf or node the node above it, and so all of its path
+    # A kept leaf or node requires its parent node, and so its whole path.
     needs = {at[below]: at[above] for path in paths for above, below in zip(path[:-1], path[1:-1], strict=False)}
     needs |= {
         i: at[path[-1] if path[-1] in at else path[-2]]
@@ -92,7 +92,7 @@ def select_by_program(
     }
     entries = [(row, *entry) for row, pair in enumerate(needs.items()) for entry in zip(pair, (1.0, -1.0), strict=True)]
     first = len(needs)
-    entries += [(first + j, n + m + j, 1.0) for j in range(k)]  # a cluster needs a leaf
+    entries += [(first + j, n + m + j, 1.0) for j in range(k)]  # a cluster requires a leaf
     entries += [(first + kinds[kind], i, -1.0) for i, kind in enumerate(clusters)]
     entries += [(first + k, i, -1.0) for i in range(n)]  # at least one leaf
     rows, columns, values = zip(*entries, strict=True)
@@ -108,10 +108,10 @@ def select_by_program(
 
 
 class Rebase(Search):
-    """Of each depth, sorted by score, node i gets `n_i = ceil(W · e^(r_i / T) / sum of e^(r / T) over the rest)`
-    children; both W and the rest shrink in turn (arXiv 2408.00724). A node that has ended in an answer takes 1 off W.
+    """Node i of a depth, sorted by score, gets `n_i = ceil(W · e^(r_i / T) / sum of e^(r / T) over the rest)` children;
+    W and the rest shrink with each node (arXiv 2408.00724). A node that ended in an answer reduces W by 1.
 
-    `stride` gives the same shares without waiting for a depth to be whole.
+    `stride` gives the same shares without waiting for a complete depth.
     """
 
     fidelity = Fidelity(
@@ -129,7 +129,7 @@ class Rebase(Search):
 
 
 class BalancedRounds(Rounds):
-    """Rounds whose children are shared out by score."""
+    """Rounds that allot children by score."""
 
     def __init__(self, tree: SearchTree, budget: int, temperature: float) -> None:
         super().__init__(tree, budget)
@@ -146,7 +146,7 @@ class BalancedRounds(Rounds):
         return [node for node, count in zip(ranked, counts, strict=True) for _ in range(count)]
 
     def choose(self, ranked: list[SearchNode], left: int) -> list[SearchNode]:
-        """Return the open nodes of a depth, the best first, that share the `left` children."""
+        """Return the open nodes of a depth, best first, that share the `left` children."""
         return ranked
 
 
@@ -159,7 +159,7 @@ def share_children(scores: list[float], budget: int, temperature: float) -> list
     counts: list[int] = []
     weights = [math.exp((score - scores[0]) / temperature) for score in scores]
     for i, weight in enumerate(weights):
-        rest = sum(weights[i:])  # summed again each time: a running difference may end below 0
+        rest = sum(weights[i:])  # summed again each time, since a running difference may fall below 0
         count = math.ceil(max(budget, 0) * weight / rest) if rest else 0
         counts.append(count)
         budget -= count
@@ -167,18 +167,18 @@ def share_children(scores: list[float], budget: int, temperature: float) -> list
 
 
 _LEAST = 1e-7
-"""Of a score and of what it lacks to 1, so that its logit is finite."""
+"""Minimum of a score and of 1 minus the score, so that the logit is finite."""
 
 
 class Particle(Search):
     """`particles` lines take one step each; then as many are drawn again, with replacement, by the odds of their scores
     (particle filtering, arXiv 2502.01618: weights are the softmax of the scores' logits). Those that have ended stay.
 
-    With `iterations` > 1 it is particle Gibbs: a finished line, drawn by its weight, is a particle of the next pass
-    that is never lost: one less is drawn each time, it can be drawn too, as far as the others have come, and at the end
-    the next is drawn from it too.
+    With `iterations` > 1 it is particle Gibbs: a finished trajectory, drawn by its weight, is the reference particle of
+    the next pass and is never lost. Each resampling draws one particle less, and may draw the reference up to the
+    current depth. At the end the next reference is drawn from all, including the old one.
 
-    Differs from its_hub: draws are systematic, which scatter less than independent ones with the same odds.
+    Differs from its_hub: resampling is systematic, which has less variance than independent draws with the same odds.
     """
 
     fidelity = Fidelity(
@@ -220,17 +220,17 @@ class _Particles(Rounds):
         self._ended = [node for node in drawn if node.outcome == "answer"]
         going = [node for node in drawn if node.outcome != "answer"]
         for node in going:
-            if node.outcome == "expanded":  # of the reference line
+            if node.outcome == "expanded":  # a node of the reference trajectory
                 node.outcome = "open"
         return going or self._next_iteration()
 
     @property
     def _free(self) -> bool:
-        """Whether there are particles beside the reference line."""
+        """Whether there are particles beside the reference trajectory."""
         return self._options.particles > 1 or not self._reference
 
     def _next_iteration(self) -> list[SearchNode]:
-        """Begin the next iteration, with a finished line as one of its particles."""
+        """Begin the next iteration, with a finished trajectory as one of its particles."""
         finished = self._ended + self._reference[-1:]
         if self._iteration >= self._options.iterations or not finished:
             return []
@@ -257,7 +257,7 @@ class _Particles(Rounds):
 
 
 def draw_probabilities(scores: list[float], temperature: float = 1.0) -> list[float]:
-    """Return the chance of each score to be drawn: the softmax of their logits.
+    """Return the probability of drawing each score: the softmax of the logits.
 
     >>> [round(each, 2) for each in draw_probabilities([0.5, 0.75])]
     [0.25, 0.75]

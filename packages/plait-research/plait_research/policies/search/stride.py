@@ -1,4 +1,4 @@
-"""Search `stride`: children in proportion to e^(score/reward_temperature), without waiting for a depth to be whole."""
+"""Search `stride`: children in proportion to e^(score/reward_temperature), without waiting for a complete depth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plait.core.vocabulary import Count
 __all__ = ["Stride", "Strides"]
 
 _LEAST = -600.0
-"""Of a logarithm of a weight: sums of weights and their quotients are finite and not 0."""
+"""Maximum logarithm of a weight, so that sums and quotients of weights are finite and not 0."""
 
 
 class Stride(Search):
@@ -25,12 +25,12 @@ class Stride(Search):
 
     Child j of node v, from 0, has the rank `(j + 1) · W / w_v`, with `w_v = e^(score / reward_temperature)` and `W` the
     sum of w over the nodes of v's depth. So the n-th child of a depth has a rank of about n. The smallest rank starts
-    first, whatever its depth: all depths get about as many children. A node in flight counts in W with the mean w of
-    its depth; an answer keeps its share, unused. A node that is scored late catches up.
+    first, whatever its depth, so all depths get about the same number of children. A node in flight counts in W with
+    the mean w of its depth. An answer keeps its share, unused. A node that is scored late catches up.
 
-    With `per_depth`, a child starts as soon as its rank is within it even if all nodes in flight score 1: what is
-    certain does not wait. So the shares are those of `rebase` without its wait for a whole depth. Example: scores .9,
-    .8, .5 and .2 with 64 children get 36, 22, 5 and 1.
+    With `per_depth`, a child starts as soon as its rank would be within the budget even if all nodes in flight score 1.
+    So the shares are those of `rebase` without the wait for a complete depth. Example: scores .9, .8, .5 and .2 with 64
+    children get 36, 22, 5 and 1.
     """
 
     fidelity = Fidelity("variant", "the same shares without a barrier", paper="2408.00724")
@@ -56,12 +56,12 @@ class _Depth:
     """The nodes of one depth."""
 
     queue: list[tuple[float, str, int, SearchNode]] = field(default_factory=list[tuple[float, str, int, SearchNode]])
-    """Each open node once, by its next child's rank divided by W."""
+    """Each open node once, sorted by its next child's rank divided by W."""
     weights: dict[SearchNode, float] = field(default_factory=dict[SearchNode, float])
     total: float = 0.0
-    """Sum of `weights`, the W of the formula without what is in flight."""
+    """Sum of `weights`: the W of the formula without nodes in flight."""
     begun: int = 0
-    """Children that have begun."""
+    """Number of children that have begun."""
 
 
 class Strides(Frontier):
@@ -89,7 +89,7 @@ class Strides(Frontier):
             self._push(depth, node, 0)
 
     def on_given_up(self, nodes: Iterable[SearchNode]) -> None:
-        """Take the shares of nodes that the search has given up, for the others of their depths."""
+        """Return the shares of pruned nodes to the other nodes of their depths."""
         touched: set[int] = set()
         for node in nodes:
             if self._depths[node.depth].weights.pop(node, None) is not None:
@@ -100,8 +100,8 @@ class Strides(Frontier):
     def take(self) -> SearchNode | None:
         """Return the node whose next child has the smallest rank.
 
-        What the shares of a depth leave of its budget, since no child is a fraction, is handed out by rank when no node
-        of the depth or above is in flight any more.
+        Shares are fractions but children are not, so a depth's budget has a remainder. It is allotted by rank when no
+        node of the depth or above is in flight.
         """
         flying = Counter(node.depth for node in self.tree.pending)
         ranks: list[tuple[float, int]] = []
@@ -131,7 +131,7 @@ class Strides(Frontier):
         return node
 
     def _clean(self, depth: _Depth) -> None:
-        """Drop nodes at the head of a queue that are open no longer."""
+        """Drop nodes at the head of a queue that are no longer open."""
         gone: list[SearchNode] = []
         while depth.queue and depth.queue[0][-1].outcome != "open":
             gone.append(heapq.heappop(depth.queue)[-1])
@@ -139,12 +139,12 @@ class Strides(Frontier):
             self.on_given_up(gone)
 
     def _push(self, depth: _Depth, node: SearchNode, child: int) -> None:
-        """Offer a node's next child. Equal ranks: by state key, so that the order of completion is no matter."""
+        """Offer a node's next child. State keys break ties, so that the completion order does not matter."""
         self._pushed += 1
         heapq.heappush(depth.queue, ((child + 1) / depth.weights[node], node.key, self._pushed, node))
 
 
 def _close_children(node: SearchNode, parent: bool = False) -> None:
-    """Give a node no more children, since its depth has all that it gets."""
+    """Close a node, since its depth has all its children."""
     if node.outcome == "open":
         node.outcome = "expanded" if node.children or parent else "pruned"
