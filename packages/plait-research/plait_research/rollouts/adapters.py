@@ -134,7 +134,7 @@ def verl_output(
     temperature: float = 1.0,
     narrowed: bool = False,
 ) -> T:
-    """Return a record as verl's `AgentLoopOutput`; give that class and `AgentLoopMetrics`. As `verl_fields` has it."""
+    """Return a record as verl's `AgentLoopOutput` by `verl_fields`; pass this class and `AgentLoopMetrics`."""
     return output(metrics=metrics(), **verl_fields(record, temperature=temperature, narrowed=narrowed))
 
 

@@ -45,7 +45,7 @@ def grpo_advantages(records: Iterable[Record], epsilon: float = 1e-6) -> dict[st
 def weighed(
     rollouts: Iterable[Sequence[Record]], credit: Credit = "rollout", epsilon: float = 1e-6
 ) -> list[list[Record]]:
-    """Return rollouts with their advantages; all of a group have to be among them. What has no reward gets none.
+    """Return rollouts of complete groups with their advantages. Rollouts without a reward get no advantage.
 
     With `credit="rollout"` every token of a rollout has its rollout's advantage. With `"thread"` a thread that has a
     reward of its own (`Record.own`) has another one: that reward against those of the group's threads that read the

@@ -206,7 +206,7 @@ def _answer_key(probe: Branch | None, task: Task) -> str | None:
 
 
 def is_settled(answer: JsonValue) -> bool:
-    """Return whether a probe's answer is one, and no doubt or sentence: `42`, `Paris`, but not `I am not sure yet`."""
+    """Return whether a probe's text is an answer (`42`, `Paris`), not a doubt or sentence (`I am not sure yet`)."""
     if not isinstance(answer, str):
         return True
     return len(answer.split()) <= _MOST_WORDS and _DOUBT.search(answer) is None

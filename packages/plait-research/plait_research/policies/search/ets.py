@@ -26,8 +26,8 @@ class Ets(Stride):
     Differs: a node costs its tokens, not 1; it prunes when memory is short, not once a depth. Exact by a recursion on
     the tree without `diversity`; with it by `scipy.optimize.milp`, and without scipy as if it were 0.
 
-    `variant=paper` is the authors' code: depth by depth, O_i are REBASE's whole shares, nodes cost 1, and those that
-    are kept share the whole width again; only its clusters are equal last steps, where theirs embeds them.
+    `variant=paper` is the authors' code: depth by depth, O_i are REBASE's whole shares, nodes cost 1, and kept nodes
+    share the whole width again. Only the clusters differ: equal last steps here, embedded steps there.
     """
 
     fidelity = Fidelity("variant", "by default, exact with `variant=paper`", oracles=("ets-paper",), paper="2502.13575")
@@ -102,7 +102,7 @@ class _Pruning(Strides):
         self._most = 0
         """Upper bound of the resident tokens: the last count plus all tokens since."""
         self._bound = options.limit
-        """It prunes above this number: after a pruning that keeps more than the limit, an eighth more than is kept."""
+        """Token threshold of the next pruning: the limit, or an eighth above the kept tokens if that is more."""
         super().__init__(tree, options)
 
     def ended(self, node: SearchNode) -> None:

@@ -67,8 +67,8 @@ def select_by_tree(weights: Sequence[float], paths: Paths, cost: Mapping[int, fl
 def select_by_program(
     weights: Sequence[float], paths: Paths, cost: Mapping[int, float], clusters: Sequence[int], diversity: float
 ) -> list[int] | None:
-    """Return the same with `diversity / K` added for each of the K clusters with a kept leaf: the integer
-    program of ETS (arXiv 2502.13575), solved by `scipy.optimize.milp`. `None` without scipy, or if it finds nothing."""
+    """Return the leaves with `diversity / K` added for each of the K clusters with a kept leaf: the integer program of
+    ETS (arXiv 2502.13575), solved by `scipy.optimize.milp`, or `None` without scipy or a solution."""
     import numpy as np
 
     try:
@@ -171,8 +171,8 @@ _LEAST = 1e-7
 
 
 class Particle(Search):
-    """`particles` lines take one step each; then as many are drawn again, with replacement, by the odds of their scores
-    (particle filtering, arXiv 2502.01618: weights are the softmax of the scores' logits). Those that have ended stay.
+    """`particles` trajectories take one step each; then as many are resampled with replacement by their scores' odds
+    (particle filtering, arXiv 2502.01618: weights are the softmax of the scores' logits). Ended ones stay.
 
     With `iterations` > 1 it is particle Gibbs: a finished trajectory, drawn by its weight, is the reference particle of
     the next pass and is never lost. Each resampling draws one particle less, and may draw the reference up to the
