@@ -133,7 +133,6 @@ LARGER: dict[str, int] = {
     "plait.workers.tools.json_values.to_json": 22,
     "plait_research.tools.reward.reward_model": 21,
     "plait.workers.tools.tool_loader.load_tools": 20,
-    "plait_bench.demo.demo": 17,
     "plait_bench.environments.bash_sql.BashSqlEnvironment.grade": 18,
     "plait_bench.tasks.tables.plan.answer": 21,
     "plait_research.planners.code_search.Searching.answer": 21,

@@ -16,8 +16,6 @@ from plait.core.tools.tool import ToolSpec
 from plait_research.simulation.latency import Host, LatencyModel, saturating
 from plait_research.simulation.workload import at_rate, simulate_workload
 
-__all__ = ["CASES", "Case", "Played", "play"]
-
 HEADER, OWN, OUT = 2_000, 200, 100
 """Tokens of the prompt that all agents share, of an agent's own task, and of an answer."""
 

@@ -6,8 +6,6 @@ into a distribution is found here too. It imports nothing, because `plait --help
 
 from __future__ import annotations
 
-__all__ = ["CONTENTS", "EXTRAS", "explain_missing"]
-
 CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-bench": {
         "command": ("demo",),

@@ -21,10 +21,10 @@ from plait.workers.scripted import Reply, Scripted
 SERVER = Path(__file__).parents[2] / "packages/plait-server/plait_server"
 OURS = (*map(Path, plait.__path__), SERVER)
 BY_SDK = 39
-BY_SERVER = 56
+BY_SERVER = 57
 BY_REPL = 51
-"""One more each since the driver's pump is a class with a file of its own. The server has three more: admission by
-tenant, its health, and what drives the dialects."""
+"""One more each since the driver's pump is a class with a file of its own. The server has four more: admission by
+tenant, its health, what drives the dialects, and sessions of clients."""
 
 
 async def entered(work: Callable[[], Awaitable[object]]) -> list[str]:

@@ -48,7 +48,8 @@ async def searching(
 ) -> AsyncIterator[tuple[AsyncOrchestrator, Recording, Any]]:
     """An orchestrator over one engine with the model of searches, its worker, and the tokenizer."""
     folder: Path = build(tmp_path_factory.mktemp("models") / "apr", language=APR)
-    worker = Recording(Engine(str(folder), kv_cache_memory_bytes=64 << 20, engine_args={"block_size": BLOCK}, threads=1))
+    sizes = {"kv_cache_memory_bytes": 64 << 20, "engine_args": {"block_size": BLOCK}}
+    worker = Recording(Engine(str(folder), threads=1, **sizes))
     async with AsyncOrchestrator(workers=[worker]) as orchestrator:
         yield orchestrator, worker, Tokenizer.from_file(str(folder / "tokenizer.json"))
 

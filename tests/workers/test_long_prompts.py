@@ -309,3 +309,15 @@ async def test_a_long_prompt_that_the_template_refuses_fails_with_its_reason(cou
     for (end,) in await asyncio.gather(*(items_of(engine, n, chat(messages)) for n in range(3))):
         assert isinstance(end, Failure) and "no system role" in end.message
     assert counting.rendered == 1
+
+
+async def test_a_long_prompt_that_the_tokenizer_cannot_encode_is_rejected_as_a_short_one_is(
+    monkeypatch: pytest.MonkeyPatch, prompter: Prompter
+) -> None:
+    def encode(text: str, opening: bool) -> tuple[int, ...]:
+        raise RuntimeError("no such character")
+
+    monkeypatch.setattr(prompter, "_encode_uncached", encode)
+    engine = engine_with(prompter)
+    ends = [await items_of(engine, n, chat(talk(1, words))) for n, words in enumerate((1, 3000))]
+    assert [[end.kind, "no such character" in end.message] for (end,) in ends] == [["Rejected", True]] * 2

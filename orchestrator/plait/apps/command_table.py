@@ -15,8 +15,6 @@ import importlib.metadata
 import importlib.util
 import sys
 
-__all__ = ["COMMANDS", "ENTRY_POINTS", "FAMILIES", "all_commands", "all_families"]
-
 ENTRY_POINTS = "plait.commands"
 COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Start": {

@@ -29,8 +29,6 @@ from .common.options import Json
 from .common.output import Output, opened
 from .main import check_words
 
-__all__ = ["manifest", "submit"]
-
 _ADDRESS = "http://127.0.0.1:8265"
 _PATIENCE = 20
 """Seconds that a new cluster has to get ready for a job."""

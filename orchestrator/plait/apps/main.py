@@ -22,8 +22,6 @@ from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
 from .moved import current_flags, current_words
 
-__all__ = ["build", "check_words", "main", "run"]
-
 _FREE = ("job submit", "job manifest")
 """Commands whose arguments are another command's words."""
 

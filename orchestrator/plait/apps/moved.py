@@ -9,8 +9,6 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 
-__all__ = ["COMMANDS", "FLAGS", "JOINED", "SETTINGS", "current_flags", "current_words"]
-
 COMMANDS = {
     "calibrate": "simulate calibrate", "compare": "eval", "ctl": "runs", "ctl events": "runs show --follow --json",
     "ctl list": "runs list --live", "ctl set": "runs set", "doctor versions": "doctor --quick",

@@ -16,8 +16,6 @@ from ..core.record import StepRecord, steps_table
 from ..runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent
 from .commands.compare import Comparison, compared
 
-__all__ = ["comparison", "watched"]
-
 _PAUSE = 0.2
 """Seconds between two pictures."""
 

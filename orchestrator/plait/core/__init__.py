@@ -1,6 +1,6 @@
-"""The words that plugins are written in: plans, results, interfaces. Nothing here touches the world.
+"""Types for plugins: plans, results, interfaces. This package does no I/O.
 
-Names are loaded when first used: who wants one module of this folder need not wait for the others.
+Names are loaded on first use, so importing one module does not import the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Functions and classes named in text as `pkg.mod:name`: the one place that imports them.
+"""The only importer of functions and classes that a text names as `pkg.mod:name`.
 
-Importing a module runs it. A name may occur in data (a row of a batch, a plan, a journal, a model's text), so a name is
-imported only if the caller of this process has allowed it: an argument of the SDK and a flag of the command line do.
+Importing a module runs its code. A name may come from data (a row of a batch, a plan, a journal, a model's text), so a
+name is imported only if the caller has allowed it by an argument of the SDK or a flag of the command line.
 
 >>> allow("math:floor")
 >>> resolve("math:floor", "scorer")(2.5)
@@ -21,28 +21,25 @@ from typing import cast
 
 from .errors import PluginError
 
-__all__ = ["allow", "check", "find_addresses", "is_allowed", "resolve"]
-
 _ADDRESS = re.compile(r"[\w.]+:\w+")
 _allowed: dict[str, None] = {}
 _modules: dict[str, None] = {}
 
 
 def allow(*addresses: str) -> None:
-    """Have `pkg.mod:name` imported where it is named, and other plugins of that module too, for the life of the
-    process."""
+    """Allow the import of `pkg.mod:name`, and of other plugins in the same module, for the life of the process."""
     for address in addresses:
         _allowed[address] = None
         _modules[address.partition(":")[0]] = None
 
 
 def is_allowed(address: str, *, plugin: bool = False) -> bool:
-    """Return whether an address was allowed, or, for the class of a plugin, another name of its module."""
+    """Return whether an address is allowed; for a plugin class, also if another name of its module is allowed."""
     return address in _allowed or (plugin and address.partition(":")[0] in _modules)
 
 
 def find_addresses(value: object) -> Iterator[str]:
-    """Yield the texts of a value that are addresses, its keys left out; in `plain+a.b:f` that is `a.b:f`."""
+    """Yield the addresses in a value's texts, without keys; `plain+a.b:f` yields `a.b:f`."""
     if isinstance(value, str):
         yield from (part for part in value.split("+") if _ADDRESS.fullmatch(part))
     elif isinstance(value, Mapping):
@@ -63,8 +60,8 @@ def check(address: str, what: str, *, plugin: bool = False) -> None:
 
 
 def resolve(address: str, what: str) -> Callable[..., object]:
-    """Return the function that an address names; `what` begins the message of an error. Raises `PluginError` for a name
-    that is not allowed, not there or no function, and whatever importing its module raises."""
+    """Return the function at an address; `what` begins the error message. Raises `PluginError` for a name that is not
+    allowed, missing or not a function, and any exception of the module's import."""
     check(address, what)
     module, _, name = address.partition(":")
     try:

@@ -1,5 +1,5 @@
-"""Agents: instructions, tools, a way of working and a budget, under a name. An agent is a flow, so it can be a run's
-planner; as the tool of another agent it works within that run."""
+"""Agents: instructions, tools, a planner and a budget, under a name. An agent is a flow, so it can be a run's planner.
+As a tool of another agent, it works within the other agent's run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from .ops import Plugin
 from .plan import Step
 from .tools.tool import is_name
 
-__all__ = ["Agent"]
-
 
 def _as_plugin(value: object) -> object:
     return {"name": value} if isinstance(value, str) else Plugin.of(value) if isinstance(value, Flow) else value
@@ -29,12 +27,12 @@ class Agent(Flow):
         lead = Agent(name="lead", agents=(Agent(name="scout", tools=("search",), budget=Budget(tokens=2000)),))
         plait.run("Which of the two is higher?", planner=lead, tools=[search])
 
-    Its run within another's is a scope there: one budget around both, one journal, and giving up the outer run gives up
-    the inner one.
+    A nested agent runs in a scope of the outer run: the outer budget and journal cover both, and cancelling the outer
+    run cancels the nested agent.
     """
 
     name: str
-    """How others call it: a tool's name."""
+    """Name, which is also the name of the agent as a tool."""
     description: str = ""
     """Purpose of the agent, as the prompts of other agents describe it."""
     instructions: str = ""
@@ -44,11 +42,11 @@ class Agent(Flow):
     agents: tuple[Agent, ...] = ()
     """Agents that it may call as tools."""
     handoffs: tuple[Agent, ...] = ()
-    """Agents to which it may hand the conversation over; the answer is then theirs."""
+    """Agents that may take over the conversation; they then give the answer."""
     planner: Annotated[Plugin, BeforeValidator(_as_plugin)] = Plugin(name="react")
-    """How it works: a planner that is a flow."""
+    """The agent's planner, which must be a flow."""
     budget: Budget = Field(default=Budget(), exclude_if=lambda budget: budget == Budget())
-    """Of each of its runs within another. As a run's planner it has the run's budget too."""
+    """Budget of each nested run. As a run's planner, the agent has the run's budget too."""
 
     @model_validator(mode="after")
     def _named(self) -> Agent:
@@ -62,21 +60,21 @@ class Agent(Flow):
 
     @property
     def reach(self) -> tuple[str, ...] | None:
-        """Names of the tools that it and the agents beside it may call; `None` for all of the run."""
+        """Names of the tools that the agent, its sub-agents and handoffs may call; `None`: all tools of the run."""
         reaches = [self.tools, *(agent.reach for agent in (*self.agents, *self.handoffs))]
         return None if None in reaches else tuple(dict.fromkeys(name for reach in reaches for name in reach or ()))
 
     def step(self, question: str, name: str) -> Step:
-        """Return a step for the patch of a reader: the agent works on a question, as a part of the run."""
+        """Return a step for a reader's patch: the agent works on a question within the run."""
         return flow_step(self, question, name, label=self.name, reach=self.reach)
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Work as the planner does, with the agent's instructions and tools."""
+        """Run the agent's planner with the agent's instructions and tools."""
         return await self.work(ctx, question, ctx.brief.request.messages)
 
     async def work(self, ctx: Context, question: str, messages: Sequence[Message] = ()) -> JsonValue:
-        """Work on a question within another flow, after a conversation, and return the answer. Raises what the planner
-        raises: `StepFailed` when the budget is used up, for example."""
+        """Work on a question within another flow, after a conversation, and return the answer. Raises the planner's
+        exceptions, such as `StepFailed` after the budget is used up."""
         flow = _planner(self, ctx)
         return await ctx.delegate(
             flow, question, name=self.name, tools=self.tools, budget=self.budget, messages=messages

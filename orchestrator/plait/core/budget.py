@@ -12,7 +12,7 @@ from .values import Frozen
 
 
 def _parse_number(value: object) -> object:
-    # To Python `True` is 1: a limit of one token, which is never intended.
+    # In Python `True == 1`, a limit of one token, which no one intends.
     if isinstance(value, bool):
         raise ValueError("it is a number, and this is true or false")
     return value
@@ -25,8 +25,8 @@ Amount = Annotated[float, BeforeValidator(_parse_number), Field(ge=0, allow_inf_
 class Budget(Frozen):
     """Hard limits on a run, on the group of steps a plan adds, or on one step with all that it expands into.
 
-    They nest (run > group > step): what a step uses counts against every budget around it. The machine keeps them;
-    policies may only be stricter. `None` means no limit of its own.
+    Budgets nest (run > group > step): a step's usage counts against every enclosing budget. The machine enforces
+    budgets; policies may only be stricter. `None` means no limit at this level.
 
     >>> Budget(tokens=-1)
     Traceback (most recent call last):

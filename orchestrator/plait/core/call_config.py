@@ -1,4 +1,4 @@
-"""`CallConfig`: one kind of model call of a planner, as its user may configure it.
+"""`CallConfig`: the user's configuration of one kind of model call of a planner.
 
 A planner declares the kinds of calls that it makes as fields, with its own defaults:
 
@@ -6,7 +6,7 @@ A planner declares the kinds of calls that it makes as fields, with its own defa
         plan: Annotated[Prompt, Uses("question", "tools")] = CallConfig(max_tokens=1024)
         joiner: Annotated[Prompt, Uses("question", "observations")] = CallConfig(max_tokens=512)
 
-What an option says of a call is laid over the planner's default: `LLMCompiler(plan=CallConfig(max_tokens=4000))`, or
+An option's fields override the planner's default: `LLMCompiler(plan=CallConfig(max_tokens=4000))`, or
 `llmcompiler:plan.max_tokens=4000` where plugins are written as text.
 """
 
@@ -23,13 +23,11 @@ from .declarations import PluginModel
 from .ops import Part, Text
 from .sampling import Generation, StructuredOutput
 
-__all__ = ["CallConfig", "Uses", "WithCallConfigs"]
-
 _FIELD = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
 class CallConfig(Generation):
-    """One kind of model call that a planner makes: what it is asked, and how its text is generated."""
+    """One kind of model call of a planner: its prompt template and its generation parameters."""
 
     template: str | None = Field(
         default=None,
@@ -60,7 +58,7 @@ class CallConfig(Generation):
     )
 
     def parts(self, default: str, /, **fields: str | Sequence[Part]) -> tuple[Part, ...]:
-        """Return the template, or the planner's `default` where the user gave none, with its fields put in, once each.
+        """Return the user's template, or the planner's `default`, with each field substituted once.
 
         A field is a text, or pieces such as references to other steps.
 
@@ -92,8 +90,7 @@ class CallConfig(Generation):
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Which fields the template of a planner's `CallConfig` may name: `Annotated[CallConfig, Uses("question",
-    "tools")]`."""
+    """The fields that a `CallConfig`'s template may use: `Annotated[CallConfig, Uses("question", "tools")]`."""
 
     fields: tuple[str, ...]
 
@@ -111,12 +108,12 @@ class Uses:
 
 
 class WithCallConfigs(PluginModel):
-    """Base of plugins whose options are prompts of the calls that they make."""
+    """Base of plugins with `CallConfig` options for their model calls."""
 
     @model_validator(mode="before")
     @classmethod
     def _prompts_over_defaults(cls, values: object) -> object:
-        # What a user says of a call changes that alone: `plan.max_tokens=4000` keeps the plugin's temperature.
+        # A user's option changes only its own field: `plan.max_tokens=4000` keeps the plugin's temperature.
         if not isinstance(values, Mapping):
             return values
         given = cast("Mapping[str, object]", values)

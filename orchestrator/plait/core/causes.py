@@ -1,7 +1,6 @@
-"""Why work was given up, as a program reads it, and the sentences that people read of it.
+"""Causes of cancellations and failures: codes for programs, and sentences for people.
 
-A cause travels alone, with whom or what it is about; a sentence is made where somebody reads it. No program compares
-sentences.
+Events carry the code and its subject (`about`); a view makes the sentence. No program compares sentences.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ Cause = Literal[
     "closed",
     "broken",
 ]
-"""Why a run, a step or an attempt was given up:
+"""Why a run, a step or an attempt was cancelled or failed:
 
-- `unneeded`: every step that reads it has ended
+- `unneeded`: every step that reads its value has ended
 - `pruned`: a policy, a planner or a person left this one step out
-- `superseded`: another attempt at the same step was first
+- `superseded`: another attempt at the same step ended first
 - `retried`: the step that expanded into it is tried again
 - `owner-ended`: the step that expanded into it has ended
-- `failed-need`: a step that it needs was given up
-- `failed-output`: the output of its expansion was given up
-- `too-few`: a join whose branches were given up until too few were left
+- `failed-need`: a step that it needs was cancelled
+- `failed-output`: the output of its expansion was cancelled
+- `too-few`: too few branches of the join were left
 - `budget`, `deadline`: a limit was reached
 - `failed`: its step has failed
 - `silent`: its worker said nothing for the time of a lease
-- `user`: a person gave the run up
+- `user`: a person cancelled the run
 - `client-gone`: the client that waited for the run disconnected
 - `closed`: the orchestrator or the server was closed
 - `broken`: a policy of the run, or the program that drives it, raised
@@ -62,7 +61,7 @@ _ABOUT: dict[Cause, str] = {
     "failed-output": "{}, its output, was stopped",
     "too-few": "it {}: they were stopped",
 }
-"""What people read where `about` is part of a sentence; of the other causes `about` is the sentence."""
+"""Sentences by cause; `about` is inserted. For any other cause, `about` is the whole sentence."""
 
 
 def sentence(cause: Cause | None, about: str) -> str:

@@ -1,8 +1,7 @@
-"""Messages of a conversation, in the shape of OpenAI's chat API, and what a model's text is as a message.
+"""Messages of a conversation in the format of OpenAI's chat API, and the conversion of a model's text into a message.
 
-A message is read from JSON (`read_messages`), checked against those before it, and written as JSON again
-(`Message.as_json`). Where a model has no chat template, a conversation becomes plain text (`transcript`), to which a
-further turn only adds.
+`read_messages` parses messages from JSON and checks each against its predecessors; `Message.as_json` returns JSON. For
+a model without a chat template, `transcript` makes plain text; a further turn only appends text.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class ImagePart(Frozen):
 
 
 class ValuePart(Frozen):
-    """The value of another step, as text, in a message that a plan makes."""
+    """The value of another step, as text, in a message of a plan."""
 
     type: Literal["value"] = "value"
     step: StepName
@@ -72,14 +71,14 @@ ContentPart = Annotated[TextPart | ImagePart | ValuePart, Field(discriminator="t
 
 
 class FunctionCall(Frozen):
-    """A function's name and its arguments as JSON text, which may be invalid: a model wrote it."""
+    """A function's name and its arguments as JSON text. A model wrote the text, so it may be invalid."""
 
     name: str = Field(min_length=1, max_length=200)
     arguments: str = "{}"
 
 
 class MessageToolCall(Frozen):
-    """A call in an assistant's message. The `tool` message with the same id is its result."""
+    """A call in an assistant's message. The `tool` message with the same id has the result."""
 
     id: str = Field(min_length=1, max_length=200)
     type: Literal["function"] = "function"
@@ -113,7 +112,7 @@ class Message(Frozen):
 
     role: Role
     content: Content = None
-    """Text, or parts. Only an assistant that calls tools may leave it out."""
+    """Text, or parts. Only an assistant message with tool calls may omit the content."""
     name: str | None = Field(default=None, max_length=200, exclude_if=lambda name: name is None)
     """Who speaks, where several do."""
     tool_calls: tuple[MessageToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
@@ -127,8 +126,8 @@ class Message(Frozen):
     )
     """Of an assistant: what it thought before it spoke."""
     said: str = Field(default="", exclude_if=lambda value: not value)
-    """Of an assistant's turn that this run made: the model's text as it was, reasoning and calls in it. Set by the
-    machine, so that the turn can be continued token for token."""
+    """For an assistant's turn of this run: the model's raw text with reasoning and calls. The machine sets it, so that
+    a call can continue the turn token for token."""
 
     @model_validator(mode="after")
     def _fits_its_role(self) -> Message:
@@ -160,7 +159,7 @@ class Message(Frozen):
         return sum(isinstance(part, ImagePart) for part in self.parts)
 
     def as_json(self) -> dict[str, JsonValue]:
-        """Return the message as OpenAI's API has it; reasoning as `reasoning_content`."""
+        """Return the message in the format of OpenAI's API, with reasoning as `reasoning_content`."""
         fields = self.model_dump(mode="json", exclude={"said", "reasoning"})
         return fields | ({"reasoning_content": self.reasoning} if self.reasoning else {})
 
@@ -171,8 +170,8 @@ def user(content: str | Sequence[ContentPart | str]) -> Message:
 
 
 def assistant_message(text: str, first: int = 1, of: str = "") -> Message:
-    """Return a model's text as an assistant's message, with reasoning and calls apart from the text. Calls that
-    cannot be read stay in the text. Their ids are `call_id`s from `first` on."""
+    """Return a model's text as an assistant's message with separate reasoning, calls and text. Invalid calls stay in
+    the text. The ids of the calls are `call_id`s from `first` on."""
     reasoning, rest = split_reasoning(text)
     calls: list[MessageToolCall] = []
 
@@ -191,14 +190,14 @@ def assistant_message(text: str, first: int = 1, of: str = "") -> Message:
         body, close, after = part.partition(CLOSE)
         kept.append(after if close and take_call(body) else OPEN + part)
     content = "".join(kept)
-    # A stream of the text cannot take back spaces that it has sent.
+    # A text stream cannot retract spaces that it has sent.
     content = content.strip() if reasoning else content.rstrip() if calls else content
     return Message(role="assistant", content=content, tool_calls=tuple(calls), reasoning=reasoning, said=text)
 
 
 def call_id(number: int, of: str = "") -> str:
-    """Return the id of a conversation's n-th call: nine letters and digits, as the strictest templates want it. `of`
-    names a run, whose calls have ids that no other run's have; a replay gives the same.
+    """Return the id of a conversation's n-th call: nine letters and digits, as the strictest templates require. `of`
+    names a run and makes the ids unique to this run; a replay gives the same ids.
 
     >>> call_id(1), call_id(1, of="a run")
     ('call00001', '0708a5b11')
@@ -210,11 +209,11 @@ def call_id(number: int, of: str = "") -> str:
 
 
 def read_messages(given: object, what: str = "messages") -> tuple[Message, ...]:
-    """Return a conversation that somebody has handed in: messages, dictionaries, or objects of a library that can be
-    dumped to such (`model_dump`). Fields that are `null` or empty count as left out.
+    """Return a caller's conversation, given as messages, dictionaries, or library objects with `model_dump`. Fields
+    that are `null` or empty are ignored.
 
-    Raises `FieldError` that names the message: one that is no message, calls without results, results without calls,
-    a conversation in which the user says nothing.
+    Raises `FieldError` with the position of an invalid message, of calls without results, or of results without calls,
+    and for a conversation without a user message.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         raise FieldError(f'{what} is not a list of messages. Example: [{{"role": "user", "content": "…"}}]', what)
@@ -264,7 +263,7 @@ def _without_place(call: object) -> object:
 
 
 def _clean(value: object, depth: int = 0) -> object:
-    """Return JSON whose texts can be written down; what is no JSON is left for the validator to refuse."""
+    """Return JSON with serializable texts; the validator rejects the rest."""
     match value:
         case str():
             return writable(value)
@@ -277,7 +276,7 @@ def _clean(value: object, depth: int = 0) -> object:
 
 
 _TAGS = ("none", "parts", "text", "image_url", "value")
-"""What pydantic puts into a place to say which form of a value it looked at."""
+"""Parts of pydantic's error locations that name the tried variant of a value."""
 
 
 def _complaints(error: ValidationError) -> str:
@@ -319,8 +318,8 @@ def _check_calls(messages: Sequence[Message], what: str) -> None:
 
 
 def with_prompt(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]:
-    """Return a conversation with one more text of the user's: a message of its own, or the end of a user's message that
-    is the last."""
+    """Return a conversation with one more user text: as a new message, or appended to the last message if that is the
+    user's."""
     if not prompt:
         return tuple(messages)
     if messages and messages[-1].role == "user":
@@ -337,8 +336,8 @@ _WHO = {"system": "System", "developer": "System", "user": "User", "assistant": 
 
 
 def transcript(messages: Sequence[Message], opens: bool = True) -> Iterator[str | ValuePart]:
-    """Yield the pieces of a conversation as plain text, for a model without a chat template. A user's message that
-    `opens` the conversation stands bare, and the answer to it follows at once."""
+    """Yield the pieces of a conversation as plain text, for a model without a chat template. A user message that
+    `opens` the conversation has no role label, and the answer follows directly."""
     for place, message in enumerate(messages):
         bare = opens and place == 0 and message.role == "user"
         answers_bare = opens and place == 1 and message.role == "assistant" and messages[0].role == "user"

@@ -1,12 +1,12 @@
-"""What a plugin declares about itself: the class its source and record, each option what it may cost or touch.
+"""A plugin's declarations: the source and record of its class, and the cost or access of each option.
 
     chunks: Annotated[int, BranchCount()] = 4  # or `Count`, of `plait.core.vocabulary`
     separator: Annotated[str, Free()] = ", "  # or `FreeText`
 
-A server reads what options declare (`plait_server.outside`) before it makes a plugin for a request from outside.
+A server reads the options' declarations (`plait_server.outside`) before it creates a plugin for an external request.
 The types of `plait.core.vocabulary` and `CallConfig` declare it. `bool`, `float` and `Literal` need no declaration,
-because they can neither name nor count anything. Any other option without one is refused from outside, at every
-nesting.
+because they can neither name nor count anything. A server rejects any other option without a declaration, at every
+nesting level.
 """
 
 from __future__ import annotations
@@ -16,20 +16,6 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from .values import Frozen
-
-__all__ = [
-    "Access",
-    "BranchCount",
-    "CodeAddress",
-    "Fidelity",
-    "Free",
-    "ModelName",
-    "PlanSpec",
-    "PluginModel",
-    "ServerFile",
-    "TokenCount",
-    "ToolName",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +37,14 @@ class PluginModel(Frozen):
     fidelity: ClassVar[Fidelity | None] = None
     """`None`: not a published method."""
     lost_in: ClassVar[tuple[str, ...]] = ()
-    """Experiments that measured the plugin, if it lost in all of them. `plait serve` does not offer such a plugin."""
+    """Experiments in which the plugin lost, if it won in none. `plait serve` does not offer such a plugin."""
     cost_exponent: ClassVar[float] = 1.0
     """Work grows with this power of the number of branches; `tests/complexity` measures it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an option costs or touches. `Access("merge")`, or another kind of plugin: a plugin whose own options are
+    """The cost or access of an option. `Access("merge")`, or another plugin kind: a plugin whose own options are
     checked."""
 
     check: str
@@ -66,11 +52,11 @@ class Access:
 
 
 BranchCount = partial(Access, "branches")
-"""A count of branches, rounds, calls or steps, of a list their sum: the server's `width` is the most."""
+"""A number of branches, rounds, calls or steps (for a list: the sum); the server's `width` is the maximum."""
 TokenCount = partial(Access, "free")
-"""A count of tokens or characters: the budget of the run limits it."""
+"""A number of tokens or characters, limited by the run's budget."""
 Free = partial(Access, "free")
-"""Text, data or a number that affects the run of the caller alone; on a model it covers all fields of this."""
+"""Text, data or a number that affects only the caller's run; on a model, it covers all of the model's fields."""
 CodeAddress = partial(Access, "free")
 """The address of a Python function: `plait.core.addresses` imports only what the operator allowed."""
 ServerFile = partial(Access, "file")

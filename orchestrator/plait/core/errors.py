@@ -48,13 +48,13 @@ class PlaitError(Exception):
     """Base of all errors raised by this package."""
 
     code: ClassVar[str] = "error"
-    """Which error it is, for programs: one of docs/errors.md. It stays when a class or a message changes."""
+    """Error code for programs, listed in docs/errors.md. The code stays the same when a class or a message changes."""
 
     retryable = False
 
 
 class UsageError(PlaitError):
-    """The caller's mistake; nothing was run. `param`: the field that it is about (`messages[2]`), if one is known."""
+    """The caller's mistake; nothing was run. `param`: the invalid field (`messages[2]`), if known."""
 
     code = "usage-error"
 
@@ -94,13 +94,13 @@ class ConfigError(UsageError):
 
 
 class RunTaken(ConfigError):
-    """Another process has the run, or its journal: it is alive, or was faster."""
+    """Another live process has the run or its journal, or has just claimed the run."""
 
     code = "run-taken"
 
 
 class NotAllowed(UsageError):
-    """A request, or a step of its plan, asks for what is not this tenant's: a model, a tool, a host, a field."""
+    """A request, or a step of its plan, asks for a model, tool, host or field that this tenant may not use."""
 
     code = "not-allowed"
 
@@ -137,7 +137,7 @@ class Rejected(EngineError):
 
 
 class CutInThoughts(EngineError):
-    """A model's answer ended before its first word that is no thought. `most`: the tokens that its thoughts had."""
+    """A model's output ended before its reasoning did. `most`: the limit of reasoning tokens."""
 
     code = "cut-in-thoughts"
 
@@ -160,15 +160,15 @@ class WorkerLost(WorkerError):
 
 
 class Interrupted(WorkerLost):
-    """The process that ran the step ended; the run was resumed. Says nothing of step or worker, so it is not counted
-    among the losses that a step is allowed."""
+    """The process that ran the step ended; the run was resumed. Neither the step nor the worker caused it, so it does
+    not count towards the step's allowed losses."""
 
     code = "interrupted"
 
 
 class NeverMade(Interrupted):
-    """The attempt had not reached its worker when the process ended, or may be made twice: even a call with side
-    effects is made again."""
+    """The attempt had not reached its worker when the process ended, or may safely be repeated. Even a call with side
+    effects is repeated."""
 
     code = "never-made"
 
@@ -186,8 +186,8 @@ class NoCluster(WorkerError):
 
 
 class Overloaded(WorkerError):
-    """Too many runs wait for a slot, so this one was not taken. `wait`: the seconds that it would have waited, about;
-    `None` if that is not known."""
+    """Too many runs wait for a slot, so this one was not taken. `wait`: the estimated waiting time in seconds; `None`
+    if unknown."""
 
     code = "overloaded"
     retryable = True
@@ -209,7 +209,7 @@ class ToolError(WorldError):
 
 
 class OutcomeUnknown(ToolError):
-    """A call that changes the world had been started when the process ended; its outcome is unknown."""
+    """A call with side effects was running when the process ended; its outcome is unknown."""
 
     code = "outcome-unknown"
 
@@ -233,13 +233,13 @@ class PlannerError(WorldError):
 
 
 class CutInForm(PlannerError):
-    """A typed answer (`Request.output`) was cut at its most tokens before its form was whole."""
+    """A typed answer (`Request.output`) reached its token limit before its JSON was complete."""
 
     code = "cut-in-form"
 
 
 class FlowError(PlannerError):
-    """A flow did what a flow cannot do: it awaited something that is no step, or changed since its run began."""
+    """A flow awaited something other than a step, or changed after its run began."""
 
     code = "flow-error"
 
@@ -263,7 +263,7 @@ class DependencyFailed(WorldError):
 
 
 class FailedRun(Protocol):
-    """The part of a `plait.core.result.Failure` that its exception reads."""
+    """The attributes of a `plait.core.result.Failure` that its exception needs."""
 
     @property
     def kind(self) -> str:
@@ -314,13 +314,12 @@ class InvalidTransition(InvariantError):
 
 
 RAISED = (Exception, SystemExit, GeneratorExit, BaseExceptionGroup)
-"""What the code of a plugin may raise that ends its own run and no other. Ctrl-C and the cancellation of a task are not
-among them."""
+"""Exceptions in a plugin's code that end only the plugin's run. Ctrl-C and the cancellation of a task are excluded."""
 
 
 def code_of(kind: str) -> str:
-    """Return the code of an error by the name of its class: that of `Failure.kind`. `cancelled` for what was given up,
-    `other` for an error that is not plait's.
+    """Return the error code for a class name (`Failure.kind`): `cancelled` for a cancelled step, `other` for an error
+    that plait does not define.
 
     >>> code_of("WorkerLost"), code_of("Cancelled"), code_of("KeyError")
     ('worker-lost', 'cancelled', 'other')
@@ -331,7 +330,7 @@ def code_of(kind: str) -> str:
 
 
 def error_classes() -> list[type[PlaitError]]:
-    """Return all errors of the tree, those of modules that were imported so far included."""
+    """Return all error classes of the tree, including those of modules imported so far."""
     classes = [PlaitError]
     for error in classes:  # it grows while it is walked
         classes += error.__subclasses__()

@@ -1,18 +1,16 @@
-"""Packages that only some extras install: imported when needed; a missing one raises an error with the remedy."""
+"""Optional packages, imported on demand. A missing package raises an error with the command that installs it."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
-__all__ = ["extra"]
-
 
 def extra(module: str, remedy: str, error: type[Exception]) -> ModuleType:
-    """Return a module of a package that may not be installed.
+    """Import and return a module of an optional package.
 
-    Raises `error` with the remedy if the package is missing. An installed package that lacks one of its own
-    raises `ModuleNotFoundError`: that is another fault.
+    Raises `error` with the remedy if the package is missing. An installed package with a missing dependency raises
+    `ModuleNotFoundError`.
 
     >>> extra("json", "nothing to do", ValueError).dumps([1])
     '[1]'

@@ -7,9 +7,9 @@
             drafts = await ctx.gather(*(ctx.think(question, temperature=0.8) for _ in range(self.n)))
             return await ctx.join(drafts, merge="majority")
 
-Each `ctx.think`, `ctx.call` and `ctx.join` makes a step; the steps made until the coroutine suspends enter the plan
-together. A flow has to make the same steps whenever the steps end in the same way: a run that is resumed executes it
-again, against the journal. So it awaits nothing but handles of its context, and takes chance and time from there.
+Each `ctx.think`, `ctx.call` and `ctx.join` makes a step. The steps made until the coroutine suspends enter the plan
+together. A flow must be deterministic, because a resumed run executes the flow again against the journal. It therefore
+awaits only handles of its context, and takes random numbers and the time from its context.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ M = TypeVar("M", bound=StepHandle[object])
 ROOT = "flow"
 """Name of the step that a flow's run consists of at first."""
 Answerable = StepHandle[object] | JsonValue
-"""What a flow may return: a step, whose value is the run's, or a value."""
+"""Return type of a flow: the run's value, or a step with this value."""
 OnFailure = Literal["all", "quorum", "best-effort", "any-end"]
 
 
 Waited = Promise[T] | Coroutine[object, None, T]
-"""What `gather`, `first` and `race` take: handles, and coroutines that make more."""
+"""Arguments of `gather`, `first` and `race`: handles, and coroutines that make more steps."""
 
 
 class AnyTool(Protocol):
@@ -95,7 +95,7 @@ _new_step: Callable[..., Step] = Step
 
 @tool
 async def ask_a_person(question: str, choices: list[JsonValue], ctx: ToolContext) -> JsonValue:
-    """Put a question to a person, for `Context.ask`. Every worker for tools has it; planners do not see it."""
+    """Put a question to a person, for `Context.ask`. Every tool worker has this tool; planners do not see it."""
     return await ctx.ask(question, choices)
 
 
@@ -115,17 +115,16 @@ class Context:
 
     @property
     def random(self) -> Chance:
-        """Random numbers, the same whenever the run is made again; each coroutine of the flow has its own."""
+        """Random number generator with a reproducible seed; each coroutine of the flow has its own generator."""
         return self._host.place().random
 
     def now(self) -> float:
-        """Return the seconds since the run began, as of the event that the flow is reacting to."""
+        """Return the seconds between the run's start and the current event."""
         return self._host.now()
 
     def keep(self, value: object) -> str:
-        """Keep something for the readers of the flow's steps, and return the name under which `PlanningContext.kept`
-        has it: what grows with the run need not be in the state of every step. It must be there again, the same,
-        whenever the flow is run again."""
+        """Store a value for the readers of the flow's steps and return its key in `PlanningContext.kept`. The state of
+        each step then need not contain a value that grows with the run. A repeated flow must store the same value."""
         return self._host.keep(value)
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -133,8 +132,8 @@ class Context:
     def think(
         self, pieces: Pieces, prompt: CallConfig | None = None, **options: Unpack[TrajectoryOptions]
     ) -> Trajectory:
-        """Call the model: `pieces` are its prompt, `prompt` and `options` configure it (`plait.planning.call_model`).
-        Handles among the pieces stand for the values of their steps, which need not have ended."""
+        """Call the model with the prompt `pieces`, configured by `prompt` and `options` (`plait.planning.call_model`).
+        A handle among the pieces means the value of its step, which may still be running."""
         return self._think(pieces, None, prompt, options)
 
     def continued(
@@ -144,13 +143,13 @@ class Context:
         return self._think(pieces, line, prompt, options)
 
     def step(self, step: Step) -> Trajectory:
-        """Make a model call of a step as plans have them, such as those of `plait.planning.call_model`."""
+        """Make a model call from a plan's step, such as a step of `plait.planning.call_model`."""
         if not isinstance(step.op, ModelCall):
             raise FlowError(f"{step.name} is no model call: use `ctx.call` and `ctx.join`")
         return self._add(Trajectory(self, self._host, step))
 
     def plan(self, plan: Plan) -> StepHandle[object]:
-        """Make the steps of a plan that a helper has put together; return its output."""
+        """Make the steps of a helper's plan; return the handle of the plan's output."""
         kinds: dict[str, type[Trajectory | CallHandle | JoinHandle]] = {
             "think": Trajectory,
             "call": CallHandle,
@@ -162,7 +161,7 @@ class Context:
         return made[plan.output]
 
     def call(self, name: str | AnyTool, /, **args: object) -> CallHandle:
-        """Call a tool, by its name. Handles among the arguments stand for the values of their steps."""
+        """Call a tool, by its name. A handle among the arguments means the value of its step."""
         op = ToolCall(
             tool=name if isinstance(name, str) else name.name, args={k: _argument(v) for k, v in args.items()}
         )
@@ -171,16 +170,16 @@ class Context:
     def called(
         self, op: ToolCall, after: Iterable[StepHandle[object]] = (), **named: Unpack[StepOptions]
     ) -> CallHandle:
-        """Make a tool call as plans have it, once the steps `after` have ended in a value."""
+        """Make a tool call from a plan's op, once the steps `after` have succeeded."""
         return self._add(CallHandle(self, self._host, self._step("call", op, (step.name for step in after), named)))
 
     def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> CallHandle:
-        """Put a question to a person. Awaiting it gives the answer, one of `choices` if there are any; `StepFailed` if
-        no one can be asked."""
+        """Put a question to a person. Awaiting the handle gives the answer, one of `choices` if given. It raises
+        `StepFailed` if no one can be asked."""
         return self.call(ask_a_person, question=question, choices=list(choices))
 
     async def score(self, line: Trajectory, by: str | AnyTool, **args: object) -> float:
-        """Return a tool's score of a line's text: the tool takes `text` and returns a number."""
+        """Score a trajectory's text with a tool that takes `text` and returns a number."""
         await line
         value = await self.call(by, text=line.line, **args)
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -199,7 +198,7 @@ class Context:
         early: bool = False,
         **named: Unpack[StepOptions],
     ) -> JoinHandle:
-        """Make one value of several steps; options as those of `Join`. The steps need not have ended."""
+        """Join several steps into one value; options as for `Join`. The steps may still be running."""
         needs = list(branches)
         for need in needs:
             if not isinstance(need, StepHandle):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -216,8 +215,8 @@ class Context:
         data: JsonValue = None,
         **named: Unpack[StepOptions],
     ) -> JoinHandle:
-        """Return a step that has a value, or passes a step's value on, with a note on how it came about, and `data` for
-        programs that want to know."""
+        """Return a step with the given value or another step's value, a note on the value's origin, and `data` for
+        programs."""
         told: dict[str, JsonValue] = {} if data is None else {"data": data}
         if isinstance(value, StepHandle):
             spec = Plugin(name="stitch", options={**({"note": why} if why else {}), **told})
@@ -228,21 +227,21 @@ class Context:
     # -- waiting -----------------------------------------------------------------------------------------------------
 
     def gather(self, *awaited: Waited[T], return_exceptions: bool = False) -> All[T]:
-        """Wait for steps and coroutines side by side; awaiting it gives their values in order. The first exception
-        ends it, unless exceptions are to stand among the values."""
+        """Wait for steps and coroutines concurrently; awaiting the handle gives their values in order. The first
+        exception ends the wait, unless exceptions are returned among the values."""
         return All(self._host, [self._one(waited) for waited in awaited], return_exceptions)
 
     def first(self, awaited: Iterable[Waited[T]], ok: Callable[[T], bool] | None = None) -> First[T]:
-        """Wait for the first value for which `ok` holds (the first value at all without it) and give up the others, in
-        the engine too. Awaiting it gives that value, or `None` if no value passes."""
+        """Wait for the first value that passes `ok` (without `ok`: the first value) and cancel the others, in the
+        engine too. Awaiting the handle gives this value, or `None` if no value passes."""
         return First(self._host, [self._one(waited) for waited in awaited], ok, self.cancel)
 
     def race(self, awaited: Iterable[Waited[T]]) -> First[T]:
-        """Wait for the first to end, in a value or an exception, and give up the others."""
+        """Wait until the first one ends, in a value or an exception, and cancel the others."""
         return First(self._host, [self._one(waited) for waited in awaited], None, self.cancel, any_end=True)
 
     def cancel(self, awaited: Promise[object], reason: str = "given up by the flow") -> None:
-        """Give something up: a step, or a coroutine of `gather`, `first` or `race` with the steps that it has made."""
+        """Cancel a step, or a coroutine of `gather`, `first` or `race` with the coroutine's steps."""
         match awaited:
             case Several():
                 for member in awaited.members:
@@ -254,7 +253,7 @@ class Context:
                 self._host.abandon(awaited, reason)
 
     def scope(self, budget: Budget | None = None) -> BudgetScope:
-        """Return a context for `async with` whose steps share a budget. Its end gives up those that still run."""
+        """Return a context for `async with` whose steps share a budget. Leaving it cancels the running steps."""
         name = self._host.place().next("scope")
         name = name if self._group is None else f"{self._group.name}/{name}"
         return BudgetScope(self, Group(name, budget, self._group))
@@ -276,11 +275,11 @@ class Context:
         budget: Budget | None = None,
         messages: Sequence[Message] = (),
     ) -> JsonValue:
-        """Let another flow work on a question, within this run, and return its value.
+        """Run another flow on a question within this run, and return the flow's value.
 
-        Its steps have names that begin with `name`, share a budget, and are given up with this flow. It sees those of
-        the run's `tools` that are named (all by default), and the conversation before the question (`messages`).
-        Raises what the flow raises; `FlowError` for an unknown tool.
+        The steps have names that begin with `name`, share a budget, and are cancelled with this flow. The other flow
+        sees the named `tools` of the run (default: all), and the conversation before the question (`messages`). Raises
+        the flow's exceptions; `FlowError` for an unknown tool.
         """
         known = {tool.name for tool in self._tools}
         missing = sorted(set(tools or ()) - known)
@@ -359,7 +358,7 @@ class Inner(NamedTuple):
     tools: tuple[str, ...] | None
 
     def wrapped(self, state: JsonValue) -> JsonValue:
-        """Return the state that the reader of a step needs: the step's flow, and the reader's own state."""
+        """Return a step's reader state: the step's flow, and the reader's own state."""
         tools = None if self.tools is None else list[JsonValue](self.tools)
         return {"planner": self.planner.model_dump(mode="json"), "tools": tools, "state": state}
 
@@ -382,32 +381,32 @@ _Context = Context
 
 
 class Flow(Planner):
-    """A planner written as a coroutine. Its fields are its options, as with any planner."""
+    """A planner written as a coroutine. Its fields are its options, as in any planner."""
 
     if TYPE_CHECKING:
         Context = _Context  # an alias, so that `ctx: Flow.Context` can be written
     else:
         Context: ClassVar[type[_Context]] = _Context
     turn_seconds: ClassVar[float] = 10.0
-    """Seconds that it may run without waiting for a step. It blocks the rest of the process meanwhile, so a flow that
-    takes longer fails."""
+    """Maximum seconds that the flow may run without waiting for a step. A flow blocks the process while it runs, so a
+    slower flow fails."""
     gone: ClassVar[str] = ""
-    """Why a run of it cannot be taken up by another process, if it cannot."""
+    """Reason why another process cannot resume the flow's run; empty if it can."""
 
     cuts_are_fine: ClassVar[bool] = False
-    """Its answer is whole even if a budget or deadline cut a result that it read. By default it is partial then."""
+    """The answer is complete even if a budget or deadline cut a result that the flow read. Default: it is partial."""
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Make steps, await them, and return the step (or value) that answers. `question` is the request as its task
-        puts it to a model.
+        """Make steps, await them, and return the answer's step or value. `question` is the request as its task renders
+        it for a model.
 
-        It may raise anything, which fails the run. What is given up gets `asyncio.CancelledError` at its `await`, and
-        may make no more steps then.
+        Any exception fails the run. A cancelled coroutine gets `asyncio.CancelledError` at its `await` and may make no
+        further steps.
         """
         raise NotImplementedError
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
-        """Return the reader of a step of a flow that works within this one (`Context.delegate`)."""
+        """Return the reader of a step of a flow inside this flow (`Context.delegate`)."""
         match step.state:
             case {"planner": dict() as spec, "tools": tools, "state": state}:
                 planner = brief.plugin("planner", Plugin.model_validate(spec))
@@ -434,8 +433,8 @@ def is_root(step: Step) -> bool:
 
 
 def flow_step(flow: Flow, question: str, name: str, *, label: str = "", reach: Sequence[str] | None = None) -> Step:
-    """Return a step for the patch of a reader: a flow that works on a question, as a part of the run. Its value is the
-    flow's. `reach` names the tools that the flow may call; by default all of the run."""
+    """Return a step for a reader's patch: a flow that works on a question within the run. The step's value is the
+    flow's. `reach` names the tools that the flow may call (default: all tools of the run)."""
     spec = Plugin.of(flow).model_dump(mode="json")
     tools = None if reach is None else list[JsonValue](reach)
     state: JsonValue = {"flow": spec, "question": question, "reach": tools}
@@ -444,7 +443,7 @@ def flow_step(flow: Flow, question: str, name: str, *, label: str = "", reach: S
 
 
 def flow_within(step: Step, brief: PlanningContext) -> tuple[Flow, PlanningContext] | None:
-    """Return the flow that a step of `flow_step` represents, and its brief; `None` for any other step. `brief` is the
+    """Return the flow of a step made by `flow_step`, and the flow's brief; `None` for any other step. `brief` is the
     run's. Raises `PluginError` for an unknown planner."""
     match step.state:
         case {"flow": dict() as spec, "question": str() as question}:
@@ -458,7 +457,7 @@ def flow_within(step: Step, brief: PlanningContext) -> tuple[Flow, PlanningConte
 
 
 def may_have_effects(step: Step, brief: PlanningContext) -> bool:
-    """Whether a step changes the world, or is a flow that may call a tool which does."""
+    """Return whether a step has side effects, or is a flow that may call a tool with side effects."""
     match step.state:
         case {"flow": dict(), "reach": reach}:
             tools = (tool for tool in brief.tools if not isinstance(reach, list) or tool.name in reach)
@@ -483,7 +482,7 @@ def _part(piece: str | Part | StepHandle[object]) -> Part:
 
 
 def _argument(value: object) -> object:
-    """Return an argument with references in the place of handles; what only looks like a reference is protected."""
+    """Return an argument with its handles replaced by references; data that only looks like a reference is escaped."""
     match value:
         case StepHandle():
             return {"$ref": value.name}

@@ -1,4 +1,4 @@
-"""The form of a typed answer: a JSON schema, its wording in a prompt, and the parsing of a text by it."""
+"""The form of a typed answer: its JSON schema, the schema's text in a prompt, and the parser of the answer."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .messages import explain, first_of_each, json_path
 from .values import JSON_DECODER, Frozen, json_value, split_reasoning
 
 _STARTS = 200
-"""Places where a JSON value may begin that are tried, from the first."""
+"""Maximum number of start positions tried when searching for a JSON value."""
 _START = re.compile(r"[\[{]")
 ADAPTERS: dict[str, TypeAdapter[object]] = {}
-"""Types that runs of this process asked for, by their schema as text: they may check more than a schema says."""
+"""Types requested by runs of this process, by schema text. A type may check more than its schema does."""
 
 
 class Form(Frozen):
     """What the answer of a run has to be. `of` makes it from a type."""
 
     schema_: dict[str, JsonValue]
-    """JSON schema, always of an object: any other value is in its field `value` (`wrapped`)."""
+    """JSON schema of an object. Any other value is wrapped in the object's field `value` (`wrapped`)."""
     wrapped: bool = False
 
     @classmethod
     def of(cls, kind: object) -> tuple[Form, TypeAdapter[object] | None]:
-        """Return the form of a pydantic model, dataclass, TypedDict or any other type that pydantic knows, or of a JSON
-        schema, with what reads a value of that type. Raises `FieldError`."""
+        """Return the form, with its value parser, of a JSON schema or of a type that pydantic supports: a model,
+        dataclass or TypedDict, for example. Raises `FieldError`."""
         if isinstance(kind, dict):
             schema = cast("dict[str, JsonValue]", _schema_of(cast("dict[object, object]", kind)))
             adapter = None
@@ -69,8 +69,8 @@ class Form(Frozen):
         return f"Answer with one JSON object and nothing else. It has to fit this JSON schema:\n{schema}"
 
     def read(self, text: str, check: Callable[[JsonValue], str]) -> tuple[JsonValue, str]:
-        """Return the value that a text holds, and the reason if it holds none (else empty). `check` returns what is
-        wrong with a value according to the schema, or an empty text."""
+        """Return the value in a text and an empty text, or the reason why the text holds no value. `check` returns a
+        value's violation of the schema, or an empty text."""
         data, is_there = find_json(text)
         if not is_there:
             return None, "there is no JSON object in it"
@@ -98,11 +98,11 @@ def json_in(text: str) -> JsonValue:
 
 
 def find_json(text: str) -> tuple[JsonValue, bool]:
-    """Return the JSON value in a text, and whether there is one: the whole of it, of its last block of code, or the
-    longest object or list in it. A block of reasoning before it does not count."""
+    """Return the JSON value in a text, and whether there is one. The value is the whole text, its last code block, or
+    its longest object or list. A leading reasoning block is skipped."""
     text = split_reasoning(text)[1].strip()
     blocks = [part.partition("\n")[2] for part in text.split("```")[1::2]]
-    # Models think aloud in earlier blocks; the last is what they settled on.
+    # Earlier blocks may be drafts; the last block holds the final value.
     for block in (text, *reversed(blocks)):
         try:
             return json_value(JSON_DECODER.decode(block)), True

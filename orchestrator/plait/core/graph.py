@@ -1,7 +1,7 @@
-"""The shape of a plan: its waves, its critical path, its picture as text.
+"""A plan's graph: waves, critical path, and text renderings.
 
-Pure functions, mostly of one plan before anything runs: the plans that its steps expand into are not known here.
-networkx is imported when a function first needs it.
+Pure functions, mostly on one plan before it runs: the plans of expanding steps are not known here. networkx is imported
+when a function first needs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Weight = Callable[[Step], float]
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Steps in a row, each needing the one before it, and the sum of their weights."""
+    """A chain of steps in which each step needs its predecessor, and the sum of the weights."""
 
     names: tuple[str, ...]
     length: float
@@ -48,7 +48,7 @@ def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
     graph, weights = acyclic_graph(plan), {step.name: weight(step) for step in plan.steps}
     graph.add_weighted_edges_from([(need, name, weights[need]) for need, name in graph.edges])
     end = ""  # an extra node after the last step; no step has this name
-    # One more than the last step weighs: a chain without it must be shorter, also if it weighs 0.
+    # Weight of the last step plus one: a chain without the last step must be shorter, even if that step weighs 0.
     last = [plan.output] if plan.output in weights else list(graph)
     graph.add_weighted_edges_from((name, end, weights[name] + 1) for name in last)
     leads: set[str] = nx.ancestors(graph, end) if last else set()  # pyright: ignore[reportUnknownMemberType]
@@ -58,8 +58,8 @@ def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
 
 
 def context_lines(steps: Iterable[StepRecord]) -> Callable[[str], list[str]]:
-    """Return a function from a step's id to the ids of the steps whose contexts it continues, directly or not. The
-    steps of an expansion come before the step that expanded into them."""
+    """Return a function from a step's id to the ids of the steps whose contexts the step continues, directly or not.
+    The steps of an expansion come before the step that expanded into them."""
     import networkx as nx
 
     after: dict[str, str | None] = {}
@@ -101,7 +101,7 @@ def mermaid(plan: Plan) -> str:
 
 
 def dot(plan: Plan) -> str:
-    """Return the plan in Graphviz's language, with the same marks as `mermaid`."""
+    """Return the plan in the DOT language of Graphviz, with the same styles as `mermaid`."""
     shapes = {"think": "ellipse", "call": "box", "join": "hexagon"}
     lines = ["digraph plan {", "  rankdir=TB;"]
     for step in plan.steps:
@@ -117,7 +117,7 @@ def dot(plan: Plan) -> str:
 
 
 def text(plan: Plan) -> str:
-    """Return the plan as a table in plain ASCII, a line a step by wave; runs of like steps become one line."""
+    """Return the plan as an ASCII table with one line per step, by wave; similar adjacent steps share a line."""
     steps = {step.name: step for step in plan.steps}
     rows = [("wave", "step", "does", "needs")]
     for depth, layer in enumerate(waves(plan)):

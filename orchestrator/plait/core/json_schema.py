@@ -1,5 +1,5 @@
-"""Checks of values by JSON schemas that are data: nothing is fetched, expressions run in linear time (`regex`), and a
-check takes a bounded number of steps, however a schema refers to itself.
+"""Validates values by JSON schemas from untrusted data: no fetches, regular expressions in linear time (`regex`), and a
+bounded number of steps even for a recursive schema.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ from referencing.jsonschema import DRAFT202012, SchemaRegistry, specification_wi
 
 from .regex import expression
 
-__all__ = ["Fault", "check_schema", "faults"]
-
 STEPS = 10_000
-"""Looks at one keyword of a schema, or of an expression at one name, that a check of a value may take: some hundredths
-of a second, as it may be on the event loop."""
+"""Maximum evaluations of a schema keyword, or of an expression on a name, per check: some hundredths of a second,
+because a check may run on the event loop."""
 OF_SCHEMAS = 100_000
 """The same for a check of a schema itself."""
 
 
 class _Steps:
-    """How many steps a check may still take. It stands where a validator has its checker of formats, and so is handed
-    on to the validators of all parts; formats say nothing about a value here."""
+    """Remaining steps of a check. Takes the place of a validator's format checker, which is passed to the validators of
+    all parts; formats are not validated here."""
 
     def __init__(self, most: int) -> None:
         self._most = self._left = most
@@ -75,8 +73,8 @@ class Fault:
 
 
 def check_schema(schema: Mapping[str, JsonValue]) -> None:
-    """Raise `ValueError` for what is no JSON schema: also for one that refers to another document or to nothing, that
-    has an expression which RE2 does not take, or that is too large to be looked at."""
+    """Raise `ValueError` for an invalid JSON schema, also for one with a reference to another document or to nothing,
+    with an expression that RE2 rejects, or that is too large."""
     kind = validator_for(cast("dict[str, object]", schema))
     meta = cast("dict[str, object]", kind.META_SCHEMA)
     for error in _errors(meta, dict(schema), REGISTRY, most=1, steps=OF_SCHEMAS):
@@ -87,7 +85,7 @@ def check_schema(schema: Mapping[str, JsonValue]) -> None:
 def faults(schema: Mapping[str, JsonValue], value: JsonValue, most: int = 1) -> list[Fault]:
     """Return the faults of a value, `most` at most.
 
-    Raises `ValueError` where that cannot be said: see `check_schema`, or the check takes too many steps.
+    Raises `ValueError` for an invalid schema (`check_schema`), and for a check with too many steps.
     """
     errors = _errors(cast("dict[str, object]", schema), value, Registry(), most)
     return [Fault(tuple(error.absolute_path), error.json_path, error.message) for error in errors]
@@ -118,7 +116,7 @@ def _check_parts(schema: Mapping[str, JsonValue]) -> None:
             parts += part
         elif isinstance(part, dict):
             parts += part.values()
-            inner = inner or "$id" in part  # then it is the reader's task to know where it is
+            inner = inner or "$id" in part  # then the caller must locate it
             if isinstance(pattern := part.get("pattern"), str):
                 expression(pattern)
             if isinstance(named := part.get("patternProperties"), dict):
@@ -143,7 +141,7 @@ def _bounded_validator(kind: type[Validator]) -> type[_Validator]:
     own |= {name: _unevaluated(rule) for name, rule in rules.items() if name.startswith("unevaluated")}
     changed = {name: _with_step_limit(own.get(name, rule)) for name, rule in rules.items()}
     made = cast("Callable[[object, object], type[_Validator]]", extend)(kind, changed)
-    # The library's own takes another class, whose rules are neither counted nor linear, where a part has a `$schema`.
+    # For a part with `$schema`, the library's own method uses a class with uncounted, non-linear rules.
     fields = [
         (field.name, field.alias) for field in attrs.fields(cast("type[attrs.AttrsInstance]", made)) if field.init
     ]
@@ -223,7 +221,7 @@ def _unique(_: _Validator, unique: object, value: object, __: Mapping[str, objec
 
 
 def _key(value: object) -> str:
-    """Return a text that two values share if JSON holds them for the same: 1 and 1.0, but not 1 and true."""
+    """Return a key that is equal for values equal in JSON: 1 and 1.0, but not 1 and true."""
     match value:
         case dict():
             fields = cast("dict[str, object]", value)
@@ -240,7 +238,7 @@ def _unevaluated(rule: Rule) -> Rule:
     def unevaluated(
         validator: _Validator, rule_value: object, value: object, schema: Mapping[str, object]
     ) -> Iterator[ValidationError]:
-        # The library looks through all that the schema refers to by itself: uncounted, and with Python's expressions.
+        # The library itself evaluates all referenced schemas without counting, and with Python's expressions.
         if _reaches_far(schema):
             raise ValueError("`unevaluatedProperties` and `unevaluatedItems` go with neither `$ref` nor "
                              "`patternProperties` here: write `additionalProperties`")  # fmt: skip

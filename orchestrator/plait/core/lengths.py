@@ -1,8 +1,8 @@
-"""How many tokens an answer will have: the one estimate of policies, hints to servers and prices.
+"""The estimate of an answer's tokens, shared by policies, server hints and prices.
 
-It is read off the answers to steps of the same template that have ended: siblings in the same run first, then steps of
-earlier runs, then whatever was asked of the same model with the same limit. While there are few of them, the limit
-itself says the rest.
+The estimate uses the answers of ended steps with the same template: first siblings in the same run, then steps of
+earlier runs, then all calls to the same model with the same limit. With few samples, the limit supplies the rest of the
+estimate.
 """
 
 from __future__ import annotations
@@ -12,25 +12,22 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-__all__ = ["ENOUGH", "QUANTILE", "SHARE", "expected_tokens", "quantile"]
-
 ENOUGH = 8
-"""Lengths in a full sample. In a smaller one each counts an eighth, and the next wider sample counts for the rest."""
+"""Lengths in a full sample. In a smaller sample each length has weight 1/8, and the next wider sample has the rest."""
 LATEST = 64
 """Number of lengths kept per sample, the newest ones."""
 SHARE = 0.3
-"""Of the tokens that it may generate: what an answer has in the mean before any like it has ended. Lengths are then
-taken to be exponentially distributed."""
+"""Mean share of the token limit that an answer uses, before any similar answer has ended. Lengths are then assumed to
+be exponentially distributed."""
 QUANTILE = 0.7
-"""Of the lengths: what is expected. Lengths are skewed, so this lies near their mean, and rather above it."""
+"""Quantile of the lengths used as the expectation. Lengths are skewed, so the quantile is near or above their mean."""
 
 _PRIOR = tuple(-math.log(1.0 - (i + 0.5) / ENOUGH) for i in range(ENOUGH))
 """Quantiles of the exponential distribution with mean 1."""
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """Return the smallest value that at least this share of them do not exceed (the nearest rank). Raises `ValueError`
-    for no values.
+    """Return the quantile of the values by nearest rank. Raises `ValueError` for no values.
 
     >>> quantile([40, 10, 30, 20], 0.5), quantile([40, 10, 30, 20], 0.51)
     (20, 30)
@@ -47,8 +44,8 @@ def expected_tokens(
     """Return the expected number of tokens that a step will still generate, at least 1; `limit` is its token limit.
 
     `samples` are the lengths of steps like it that ended, from the narrowest sample to the widest, the oldest length
-    first; `known`: tokens that it has already, so only longer ones count. Of one longer than all of them it is expected
-    that it continues for the usual share of what its limit leaves.
+    first. `known`: tokens generated so far, so only longer lengths count. An answer longer than all samples is expected
+    to use the usual share of its remaining limit.
 
     >>> expected_tokens(1000, [[100] * 8])
     100.0
@@ -60,7 +57,7 @@ def expected_tokens(
     for sample in samples:
         if sample:
             latest = sample[-LATEST:]
-            # A narrow sample counts as far as it is large; what it leaves goes to the next wider one.
+            # A narrow sample has weight by its size; the next wider sample gets the remaining weight.
             weight = rest * min(1.0, len(latest) / ENOUGH)
             longer += [(length, weight / len(latest)) for length in latest if length > known]
             rest -= weight
@@ -69,7 +66,7 @@ def expected_tokens(
     if rest > 0.0:
         prior = (min(limit, SHARE * limit * multiple) for multiple in _PRIOR)
         longer += [(length, rest / ENOUGH) for length in prior if length > known]
-    # It is longer than all that were seen: only its limit says anything yet.
+    # The answer is longer than all samples: only the limit gives information.
     if not longer:
         return max(1.0, SHARE * (limit - known))
     longer.sort()

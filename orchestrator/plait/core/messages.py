@@ -1,4 +1,4 @@
-"""The wording of errors about an input: one clause for each of pydantic's complaints, and near matches of a name."""
+"""Texts of input errors: one clause for each pydantic error, and suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def json_path(loc: Iterable[int | str]) -> str:
 
 
 def first_of_each(error: ValidationError) -> list[ErrorDetails]:
-    """Return the first complaint about each top-level field (a union has one for each of its members). A field that is
-    not known comes before one that is missing: it may be that one, misspelt."""
+    """Return the first error of each top-level field (a union has one per member). Unknown fields come before missing
+    ones, since an unknown field may be a misspelt one."""
     seen: dict[int | str, ErrorDetails] = {}
     for detail in error.errors(include_url=False):
         place = detail["loc"][0] if detail["loc"] else ""
@@ -55,8 +55,8 @@ def first_of_each(error: ValidationError) -> list[ErrorDetails]:
 
 
 def explain(subject: str, detail: ErrorDetails, model: object = None) -> str:
-    """Return one complaint of pydantic as a clause about `subject`: what was expected and what came. `model` is the
-    class that was made: it tells what an unknown field may have been meant for."""
+    """Return one pydantic error as a clause about `subject`: the expected and the given value. `model`: the class whose
+    fields are suggested for an unknown field."""
     return _clause(subject, detail) + suggest_near(detail, model)
 
 
@@ -79,14 +79,14 @@ def suggest_near(detail: ErrorDetails, model: object) -> str:
 
 
 def _fields_at(kind: object, loc: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the fields at a place within a model; of a union those of all its members."""
+    """Return the field names at a place within a model; for a union, the field names of all members."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         if not loc:
             return [field.alias or name for name, field in kind.model_fields.items()]
         info = kind.model_fields.get(str(loc[0]))
         return _fields_at(info.annotation, loc[1:]) if info is not None else []
     inner = [part for part in get_args(kind) if not isinstance(part, str)]
-    # A place in a list, a key of a table and the tag of a union's member take one part of the way; a union none.
+    # A list index, a table key and a union member's tag each consume one part of the path; a union consumes none.
     return [name for part in inner for name in (_fields_at(part, loc) or (_fields_at(part, loc[1:]) if loc else []))]
 
 

@@ -1,14 +1,12 @@
-"""What notebooks show is made of: tables, bars and cut texts.
+"""HTML parts for notebooks: tables, bars and shortened texts.
 
-HTML without scripts or styles of its own page, so that it looks alike in every notebook and survives a saved file.
+The HTML has no scripts or style sheets, so it looks the same in every notebook and in a saved file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-
-__all__ = ["bar", "escape_text", "table"]
 
 _TEXT = 300
 
@@ -26,7 +24,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def bar(start: float, end: float, whole: float, colour: str = "#1565c0") -> str:
-    """Return a bar from `start` to `end` of a line that is `whole` long, in any one unit."""
+    """Return a bar from `start` to `end` on a line of length `whole`, all in the same unit."""
     left, width = 100 * start / whole, max(1.0, 100 * (end - start) / whole)
     return (
         "<div style='width:160px;background:#8882'>"

@@ -1,4 +1,4 @@
-"""What a step does: `ModelCall` asks a model, `ToolCall` calls a tool, `Join` makes one value of several."""
+"""Operations of steps: `ModelCall` calls a model, `ToolCall` calls a tool, `Join` combines values into one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .sampling import THOUGHTS, Sampling, set_fields
 from .values import Frozen, StepName
 
 HANDED_OVER: dict[str, type] = {}
-"""Classes of plugins that plans were given as objects, by the names that they go by: found here, in the process that
-made them, even where they cannot be imported."""
+"""Plugin classes that were passed as objects, by plugin name. The process that created them finds them here even if
+they cannot be imported."""
 
 
 class Plugin(Frozen):
-    """A planner, policy, merge or task by name, with the options its class declares as fields."""
+    """A planner, policy, merge or task by name, with options for the fields of its class."""
 
     name: str
     """File name of the plugin (`majority`, `critical-path`) or `pkg.mod:Class` for a third party's."""
@@ -40,12 +40,11 @@ class Plugin(Frozen):
 
     @classmethod
     def of(cls, plugin: object) -> Plugin:
-        """Return the plugin that a text means (`sample:n=8,answer.top_p=0.9`, `pkg.mod:Class:n=8`), or the spec of an
-        instance or a class of one: of one that can be imported by the name of its module, of plait's own by its
-        file's name.
+        """Return the plugin for a text (`sample:n=8,answer.top_p=0.9`, `pkg.mod:Class:n=8`), a plugin instance or a
+        plugin class. An importable class is named by its module, a plugin of plait by its file.
 
-        In a text a value is JSON if it reads as JSON (`n=8`, `stop=["a","b"]`), else a string up to the next comma.
-        Raises `PluginError` for a text that names no plugin, `ValueError` for any other value.
+        In a text, a value is parsed as JSON (`n=8`, `stop=["a","b"]`), else as a string up to the next comma. Raises
+        `PluginError` for a text that names no plugin, `ValueError` for any other value.
 
         >>> Plugin.of("sample:n=8,merge=best-of")
         Plugin(name='sample', options={'n': 8, 'merge': 'best-of'})
@@ -109,7 +108,7 @@ _decoder = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def _option(text: str) -> tuple[JsonValue, str]:
-    """Return the value at the start of `text` and what comes after the comma behind it."""
+    """Return the value at the start of `text` and the text after the next comma."""
     text = text.lstrip()
     try:
         value, end = cast("tuple[JsonValue, int]", _decoder.raw_decode(text))
@@ -135,17 +134,17 @@ class Tokens(Frozen):
     kind: Literal["tokens"] = "tokens"
     ids: tuple[int, ...]
     within: str | None = None
-    """Take only as many of the ids, from the first, as make up this text, with which their own text begins. The worker
-    finds the place; where it lies inside a token, that token gives way to the rest of the text."""
+    """A prefix of the ids' text: use only the leading ids for this prefix. If the prefix ends inside a token, the
+    worker replaces this token by the rest of the prefix."""
     text: str = Field(default="", exclude_if=lambda text: not text)
-    """What the ids say, if it is known: for those who read the text of a line (`Result.line`). Workers ignore it."""
+    """Text of the ids, if known, for readers of `Result.line`. Workers ignore it."""
 
 
 class Ref(Frozen):
-    """The value of another step, put in where this stands.
+    """A reference to another step's value.
 
-    In a prompt it becomes text (JSON when the value is not a string). In the arguments of a call a whole argument that
-    is a reference passes the typed value. Inside JSON arguments a reference is written `{"$ref": "step"}`.
+    In a prompt, the value becomes text (JSON unless the value is a string). As a whole argument of a call, a reference
+    passes the typed value. Inside JSON arguments, write a reference as `{"$ref": "step"}`.
     """
 
     kind: Literal["ref"] = "ref"
@@ -156,7 +155,7 @@ Part = Annotated[Text | Tokens | Ref, Field(discriminator="kind")]
 
 
 def _as_parts(value: object) -> object:
-    """Turn plain strings into pieces of text, alone or among other pieces."""
+    """Convert plain strings into text pieces, alone or among other pieces."""
     if isinstance(value, str):
         return (Text(text=value),)
     if isinstance(value, list | tuple):
@@ -166,7 +165,7 @@ def _as_parts(value: object) -> object:
 
 
 def _plain_refs(value: object) -> object:
-    """Turn `Ref` objects inside arguments into their JSON form, so that arguments are plain JSON from here on."""
+    """Convert `Ref` objects inside arguments into JSON, so that the arguments are plain JSON."""
     match value:
         case Ref():
             return {"$ref": value.step}
@@ -181,19 +180,19 @@ def _plain_refs(value: object) -> object:
 
 
 class Function(Frozen):
-    """The description of a tool that is sent to a model which may call tools."""
+    """The description of a tool for a model that may call tools."""
 
     name: str
     description: str = ""
     parameters: dict[str, JsonValue] = {}
     """JSON schema of the arguments, an object."""
     strict: bool | None = Field(default=None, exclude_if=lambda strict: strict is None)
-    """Whether calls have to fit the schema: passed to servers unchanged. `None`: not sent."""
+    """Whether calls must fit the schema; sent to servers unchanged. `None`: not sent."""
 
 
 _SAMPLING = Sampling.model_construct()
-"""How a call with no sampling of its own samples. Shared: a default with a dictionary in it would be copied for each
-call."""
+"""Default sampling of a call. All calls share the object, because pydantic would copy a default with a dictionary for
+each call."""
 _BESIDE = frozenset({"thinking", "thinking_tokens", "reasoning_effort", "chat_template_kwargs", "extra_body"})
 
 
@@ -204,44 +203,44 @@ class ModelCall(Frozen):
     prompt: Annotated[tuple[Part, ...], BeforeValidator(_as_parts)] = ()
     """Pieces of the prompt; a plain string, alone or among them, is a piece of text."""
     after: StepName | None = None
-    """The step whose context (prompt and output) this one continues token for token; `prompt` is appended to it."""
+    """The step whose context (prompt and output) this step continues token for token, with `prompt` appended."""
     before: str = ""
-    """With `after`: the continued step's output counts only as far as the last occurrence of this text, which is left
-    out with all behind it. Where the text does not occur, all of the output counts."""
+    """With `after`: continue the other step's output only up to the last occurrence of this text (exclusive). Without
+    an occurrence, continue the whole output."""
     chat: bool = False
-    """Put the prompt as one user message through the model's chat template. With `after` the message continues
-    the conversation that the continued step ended: token for token where the model's template allows, else rendered
-    again, which `Result.anew` then reports."""
+    """Put the prompt as one user message through the model's chat template. With `after`, the message continues the
+    other step's conversation: token for token if the model's template allows, else rendered again, as `Result.anew`
+    reports."""
     messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
-    """With `chat`: messages before the prompt. A prompt after a user's message belongs to that message; it may be
-    empty. With `after`: what is new in the conversation, such as the results of tools."""
+    """With `chat`: messages before the prompt. A prompt after a user's message is appended to this message; the prompt
+    may be empty. With `after`: the new messages of the conversation, such as tool results."""
     context: tuple[Part, ...] = Field(default=(), exclude_if=lambda context: not context)
-    """The conversation so far of a continued one, as the engine read and wrote it. Set by the machine."""
+    """For a continued conversation: all messages so far, as the engine read and wrote them. Set by the machine."""
     heard: int = Field(default=0, ge=0, exclude_if=lambda heard: not heard)
     """How many of the messages `context` covers. Set by the machine."""
     begin: str = ""
-    """With `chat`: text that the model's turn begins with. It belongs to the prompt: the value follows it. It is
-    not sent to a server without this feature, so a prompt that relies on it must ask for it in its text too."""
+    """With `chat`: text at the start of the model's turn. It belongs to the prompt, so the value excludes it. A server
+    without this feature does not get the text, so a prompt that relies on it must also ask for it."""
     sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
     """How its tokens are sampled: what its sources set, resolved."""
     stream: bool | None = Field(default=None, exclude_if=lambda stream: stream is None)
-    """Whether its text is sent while it is generated, which costs CPU time for each token. `None`: if somebody reads
-    it, which is a policy that `needs_stream` or a follower of the run. `True`: always, for a reader or a merge of the
-    plan that reads unfinished text. `False`: to followers of the run alone."""
+    """Whether the worker streams the text, which costs CPU time per token. `None`: only if a policy with `needs_stream`
+    or a follower of the run reads the stream. `True`: always, for a reader or merge that reads unfinished text.
+    `False`: only for followers of the run."""
     model: str | None = None
-    """Name of the model (or of a LoRA adapter) that answers; `None`: any that a worker serves."""
+    """Name of the model or LoRA adapter; `None`: any model of a worker."""
     salt: str = ""
-    """Requests share cached prefixes only with those of the same salt: what keeps tenants apart."""
+    """Cache salt: only requests with the same salt share cached prefixes. Salts isolate tenants."""
     tools: tuple[Function, ...] = ()
-    """With `chat`: functions that the model may call by itself, by its chat template or the server's API. Its calls are
-    part of the text, each as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server that takes no functions is
-    not sent them, so a prompt that relies on them must also describe in its text what to write."""
+    """With `chat`: functions that the model may call through its chat template or the server's API. The text contains
+    each call as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server without function calling does not get
+    the functions, so a prompt that relies on them must also describe the format of calls."""
     tool_choice: str = Field(default="required", max_length=64, exclude_if=lambda value: value == "required")
-    """`auto`: the model may call one of `tools`. `required`: it must. A name: it must call that one. A server gets
-    it as a field; an engine in this process enforces it."""
+    """`auto`: the model may call one of `tools`. `required`: the model must call one. A name: the model must call this
+    function. A server gets the field; an engine in this process enforces it."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
-    if TYPE_CHECKING:  # what the validators take is wider than what the fields hold
+    if TYPE_CHECKING:  # the validators accept more types than the fields hold
 
         def __init__(
             self,
@@ -277,16 +276,15 @@ class ModelCall(Frozen):
 
     @property
     def most_thoughts(self) -> int:
-        """The most tokens that its thoughts may have, if it has any. None is wanted before a label, which is the first
-        token of an answer."""
+        """Limit of reasoning tokens, if the call may reason. A call for a label may not, since the label is the
+        answer's first token."""
         if self.sampling.thinking == "off" or self.sampling.labels:
             return 0
         return THOUGHTS if self.sampling.thinking_tokens is None else self.sampling.thinking_tokens
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The whole prompt as pieces, without `begin` and the step that it continues: as a model without a chat
-        template gets it."""
+        """The whole prompt as pieces for a model without a chat template, without `begin` and the continued step."""
         new = self.messages[self.heard :] if self.heard else self.messages
         opens = self.after is None and not self.context
         if not self.chat or (opens and not new):
@@ -321,16 +319,16 @@ class ModelCall(Frozen):
 class ToolCall(Frozen):
     """One call of a tool.
 
-    Inside `args`, `{"$ref": "step"}` means the value of a step, `{"$text": [piece, …]}` for the pieces joined as
-    one string, and `{"$literal": value}` for the value itself, unread. Values are put in once; what they contain is
-    never read again as a reference.
+    Inside `args`, `{"$ref": "step"}` means the value of a step, `{"$text": [piece, …]}` for the pieces joined as one
+    string, and `{"$literal": value}` for the value itself, unread. Substitution takes one pass: references inside
+    inserted values are not resolved.
     """
 
     kind: Literal["call"] = "call"
     tool: str
     args: Annotated[dict[str, JsonValue], BeforeValidator(_plain_refs)] = {}
     approve: bool | None = Field(default=None, exclude_if=lambda approve: approve is None)
-    """`True`: a person has to allow the call before it is made. Set by what the tool and the request say."""
+    """`True`: a person must approve the call first. The tool and the request determine the field."""
 
     if TYPE_CHECKING:  # as above
 
@@ -355,15 +353,15 @@ class Join(Frozen):
     merge: Annotated[Plugin, BeforeValidator(_as_spec)] = Plugin.model_construct({"name"}, name="collect")
     """How. A plugin's object is taken as well: `merge=Majority()`."""
     on_failure: Literal["all", "quorum", "best-effort", "any-end"] = "all"
-    """`all`: a failed branch fails the join. `quorum`: enough when `quorum` branches are done; the rest is cancelled.
+    """`all`: a failed branch fails the join. `quorum`: completes when `quorum` branches are done and cancels the rest.
     `best-effort`: waits until every branch has ended and merges those that are done; fails only if none is. `any-end`:
-    the same, but merges when none is done too: how the branches ended is what it is about. It may have no branches
-    at all: such a join ends at once, and is how a value that no step made enters a plan."""
+    the same, but also merges if no branch is done, for merges that read how the branches ended. A join without branches
+    ends at once; a plan can thus contain a value that no step made."""
     quorum: int | None = Field(default=None, ge=1)
     """How many branches must be done, for `on_failure="quorum"`."""
     deadline: float | None = Field(default=None, gt=0)
-    """Seconds after the step entered the plan; then it closes with what is done, or fails if that is not enough
-    (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
+    """Seconds after the step entered the plan. Then the join closes with the finished branches, or fails if too few are
+    done (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
     early: bool = False
     """Close as soon as the merge's verdict is certain, and cancel the branches still running."""
 

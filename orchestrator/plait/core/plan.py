@@ -1,8 +1,8 @@
-"""What a plan may say: steps and plans.
+"""Steps and plans.
 
-Everything here is written down somewhere (journal, wire, a planner model's JSON), so everything is a frozen pydantic
-model that forbids unknown fields. The docstring under a field is also its JSON-schema description. `validate` checks a
-whole plan before it runs; the machine checks patches.
+All types here are serialized (journal, wire, a planner model's JSON), so each is a frozen pydantic model that forbids
+unknown fields. The docstring under a field is also the field's JSON-schema description. `validate` checks a whole plan
+before it runs; the machine checks patches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def template(step: str) -> str:
-    """Return the name that steps of one kind share: without its run, its scope and its numbers.
+    """Return a step's template name: its name without run, scope and numbers.
 
     >>> template("r1:fork/p12-3"), template("sample-7")
     ('p-', 'sample-')
@@ -49,14 +49,14 @@ def _none_if_empty(value: object) -> object:
 
 
 TURN = "turn"
-"""Role of a turn of an agent: its text is the answer's, unless the turn calls a tool."""
+"""Role of an agent's turn. The turn's text is part of the answer, unless the turn calls a tool."""
 
 
 class Step(Frozen):
     """One node of a plan."""
 
     name: StepName
-    """Unique among the steps of its plan (and of the other patches to the same expanding step)."""
+    """Name, unique in the step's plan and in all patches to the same expanding step."""
     op: Op
     needs: tuple[StepName, ...] = ()
     """Steps that must be done first; for a join, its branches in order. References and `after` are needs by
@@ -90,8 +90,7 @@ class Step(Frozen):
         return self.expands and self.op.kind == "think" and bool(self.op.stream)
 
     def token_cost(self) -> float:
-        """Return how much it counts in the length of a path: tokens a think step may generate, 1 for a call, 0 for a
-        join."""
+        """Return the step's weight in a path: the token limit of a model call, 1 for a tool call, 0 for a join."""
         match self.op:
             case ModelCall(sampling=sampling):
                 return float(sampling.max_tokens)
@@ -101,7 +100,7 @@ class Step(Frozen):
                 return 0.0
 
     def references(self) -> Iterator[str]:
-        """Names of the steps whose values this one reads, in order, without `after`; may repeat."""
+        """Names of the steps whose values this step reads, in order, without `after`. Names may repeat."""
         yield from self.needs
         match self.op:
             case ModelCall(prompt=parts, messages=messages):
@@ -132,7 +131,7 @@ class Plan(Frozen):
 
     @model_validator(mode="after")
     def _names_unique(self) -> Plan:
-        # A set is enough for plans that are right; only a wrong one pays for the search of the name.
+        # A set suffices for a valid plan; only an invalid one pays for the search of the name.
         if len({step.name for step in self.steps}) != len(self.steps):
             seen: set[str] = set()
             twice = next(s.name for s in self.steps if s.name in seen or seen.add(s.name))
@@ -158,8 +157,8 @@ class Plan(Frozen):
         return table(("step", "kind", "reads", "", ""), rows)
 
     def to_networkx(self) -> nx.DiGraph[str]:
-        """Return the plan as a graph with a node for each step, by name, and an edge from each step to those that need
-        it. All attributes are plain JSON.
+        """Return the plan as a graph with a node for each step, by name, and an edge from each step to each of its
+        dependents. All attributes are plain JSON.
 
         - Of a node: the fields of `Step` but `name` and `needs` (`op`, `label`, `expands`, `budget`, …), and two that
           follow from `op`: `kind` (`think`, `call` or `join`) and `tokens`, which the step counts in a critical path
@@ -168,7 +167,7 @@ class Plan(Frozen):
           and `positions`, the places in the step's `needs`.
         - Of the graph: `output`, `budget`, and `group` if there is one.
 
-        Needs outside the plan, which a patch may have, are left out.
+        A patch's needs outside the plan are omitted.
         """
         import networkx as nx
 
@@ -188,8 +187,8 @@ class Plan(Frozen):
 
     @classmethod
     def from_networkx(cls, graph: nx.DiGraph[str]) -> Plan:
-        """Return the plan of a graph as `to_networkx` makes it; of a valid plan, `from_networkx(plan.to_networkx())`
-        equals it. Steps are in the order of the nodes.
+        """Return the plan for a graph of `to_networkx`. For a valid plan, `from_networkx(plan.to_networkx()) == plan`.
+        Steps are in the order of the nodes.
 
         An edge without `kinds` and `positions` is one of the step's `needs`, after those with positions. `kind` and
         `tokens` of a node may be left out, further attributes of an edge are ignored.
@@ -211,7 +210,7 @@ class Plan(Frozen):
 
 
 def needs(step: Step) -> tuple[str, ...]:
-    """Return the names of the steps that must be done before this one, each once, `after` last."""
+    """Return the names of the steps that must end before this step, without repetition, `after` last."""
     if isinstance(step.op, ToolCall) and not step.op.args and len(step.needs) < 2:
         return step.needs
     names = dict.fromkeys(step.references())
@@ -221,8 +220,8 @@ def needs(step: Step) -> tuple[str, ...]:
 
 
 def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
-    """Raise `PlanError` unless the plan can be run: its output and references are steps of it, `after` names a step
-    that has a context, there is no cycle, every step leads to the output, and every tool is one of `tools`, if given.
+    """Raise `PlanError` unless the plan can run: the output and all references are steps of the plan, `after` names a
+    step with a context, there is no cycle, every step leads to the output, and every tool is in `tools`, if given.
 
     Time is linear in steps and needs.
     """
@@ -247,8 +246,8 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
             if name == step.name:
                 raise PlanError(f"step {name!r} refers to itself")
         _check_op(step, steps, known)
-    # Before the search for stray steps, which a cycle would make pointless.
-    if not ordered:  # a step before all that it needs is in no cycle
+    # First find cycles: a cycle would make the search for stray steps pointless.
+    if not ordered:  # a step listed before its needs is in no cycle
         topological_order(edges)
     stray = _unused_steps(plan.output, edges)
     if stray:
@@ -260,8 +259,8 @@ def validate(plan: Plan, tools: Collection[str] | None = None) -> None:
 
 
 def topological_order(edges: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the steps with needs before those that need them. `edges`: each step's needs. Raises `PlanError` for a
-    cycle. From the standard library, not networkx, because every run checks its plan: the import would cost 0.1 s."""
+    """Return the steps in topological order, needs first. `edges`: each step's needs. Raises `PlanError` for a cycle.
+    From the standard library, not networkx, because every run checks its plan: the import would cost 0.1 s."""
     # All steps first: steps of one wave keep the order of `edges`.
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(edges, ()))
     for name, before in edges.items():
@@ -269,13 +268,13 @@ def topological_order(edges: Mapping[str, Iterable[str]]) -> list[str]:
     try:
         return list(sorter.static_order())
     except CycleError as error:
-        around: list[str] = error.args[1]  # each is needed by the next one; the sentence goes the other way
+        around: list[str] = error.args[1]  # each is needed by the next; the message has the reverse order
         raise PlanError("the plan has a cycle: " + " needs ".join(reversed(around))) from None
 
 
 def acyclic_graph(plan: Plan) -> nx.DiGraph[str]:
-    """Return the plan's graph, an edge from each need to each step that has it; needs outside the plan (a patch may
-    have some) are left out. Raises `PlanError` for a cycle."""
+    """Return the plan's graph with an edge from each need to its dependents, without needs outside the plan. Raises
+    `PlanError` for a cycle."""
     import networkx as nx
 
     names = {step.name for step in plan.steps}
@@ -287,7 +286,7 @@ def acyclic_graph(plan: Plan) -> nx.DiGraph[str]:
 
 
 def _step_of_node(graph: nx.DiGraph[str], name: str) -> Step:
-    """Return the step of a node. Its needs are the edges that have positions among them, then those of unknown kind."""
+    """Return a node's step. Its needs are the edges with positions, then the edges of unknown kind."""
     fields = dict(graph.nodes[name])
     derived = {key: fields.pop(key) for key in ("kind", "tokens") if key in fields}
     needed: list[tuple[float, str]] = []
@@ -312,7 +311,7 @@ def _step_of_node(graph: nx.DiGraph[str], name: str) -> Step:
 
 
 def _check_edges(plan: Plan, graph: nx.DiGraph[str]) -> None:
-    """Raise `PlanError` where the edges of a graph say something else than the ops of the plan made from it."""
+    """Raise `PlanError` if a graph's edges contradict the ops of its plan."""
     for step in plan.steps:
         meant = _edge_kinds(step)
         for need in dict.fromkeys((*meant, *graph.pred[step.name])):
@@ -336,7 +335,7 @@ def _operation_fields(step: Step) -> dict[str, JsonValue]:
 
 
 def _edge_kinds(step: Step) -> dict[str, tuple[str, ...]]:
-    """Return the steps that one needs, each with why: `needs`, `ref` (the op reads its value), `after`."""
+    """Return the steps that a step needs, each with the reasons: `needs`, `ref` (the op reads the value), `after`."""
     after = step.op.after if isinstance(step.op, ModelCall) else None
     why = {"needs": set(step.needs), "ref": set([*step.references()][len(step.needs) :]), "after": {after}}
     return {need: tuple(kind for kind, named in why.items() if need in named) for need in needs(step)}
@@ -350,7 +349,7 @@ def _check_op(step: Step, steps: dict[str, Step], tools: frozenset[str] | None) 
                 raise PlanError(
                     f"step {step.name!r} is `after` {after!r}, a {target.op.kind}: only a think step has a context"
                 )
-        # A planner may ask for more tools than it was shown; that tool always exists.
+        # `more_tools`, with which a planner finds further tools, always exists.
         case ToolCall(tool=tool) if tools is not None and tool not in tools and tool != MORE_TOOLS:
             hint = did_you_mean(tool, tools) or (
                 f"; there are {format_some(sorted(tools))}" if tools else "; none was given"

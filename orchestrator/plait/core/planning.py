@@ -1,4 +1,4 @@
-"""Helpers for planners, public as `plait.planning`: seeds, one call of a model, a value passed on, readers."""
+"""Helpers for planners, public as `plait.planning`: seeds, model calls, pass-through joins, readers."""
 
 from __future__ import annotations
 
@@ -23,30 +23,18 @@ from .sampling import Sampling, StructuredOutput, Thinking, resolve
 from .task import Task
 from .view import Branch
 
-__all__ = [
-    "NO_THINKING",
-    "CallOptions",
-    "OnBranches",
-    "OnResult",
-    "TrajectoryOptions",
-    "call_model",
-    "derive",
-    "fraction",
-    "pass_through",
-]
-
 
 def derive(seed: int, *place: int | str) -> int:
-    """Return the seed of one model call: a 52-bit hash of the request's seed and the call's place in the plan.
+    """Return a model call's seed: a 52-bit hash of the request's seed and the call's place in the plan.
 
-    It depends on nothing else, so sample 3 of 8 is sample 3 of 64, and a JSON reader with doubles keeps it exact.
+    The seed depends on nothing else: sample 3 of 8 equals sample 3 of 64. A double holds 52 bits exactly.
     """
     text = "/".join(map(str, (seed, *place)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 12
 
 
 def fraction(seed: int, *place: int | str) -> float:
-    """Return a number in [0, 1) made of a seed and a place in the same way."""
+    """Return a number in [0, 1) derived from a seed and a place."""
     return derive(seed, *place) / (1 << 52)
 
 
@@ -71,11 +59,11 @@ class SamplingOptions(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, JsonValue]
     extra_body: Mapping[str, JsonValue]
     seed: int | None
-    """By default made of the request's seed and the step's name; none at temperature 0."""
+    """Default: derived from the request's seed and the step's name; none at temperature 0."""
     arithmetic: float | None
     stop_ids: Sequence[int]
     keep_stop: bool
-    """In a flow on by default, so that a line continues after its stop text."""
+    """On by default in a flow, so that a trajectory continues after its stop text."""
     token_logprobs: bool
     window: int
     labels: Sequence[str]
@@ -88,13 +76,13 @@ class CallOptions(SamplingOptions, total=False):
     form: StructuredOutput | Literal["calls", "choice", "json"] | None
     before: str
     chat: bool
-    """By default as the request's task has it. For a continued line: the prompt is the next message of the
-    conversation; by default it is more text."""
+    """Default: the value of the request's task. For a continued trajectory: whether the prompt is the conversation's
+    next message; by default, the prompt is appended as text."""
     messages: Sequence[Message]
     """Before the prompt; by default those of the request."""
     begin: str
-    """The start of the model's turn in a chat, the end of a prompt that is plain text. Some servers do not support it,
-    and some models write it again: readers accept all of these."""
+    """The start of the model's turn in a chat, or the end of a plain-text prompt. Some servers do not support `begin`,
+    and some models repeat it; readers accept both."""
     stream: bool | None
     model: str | None
     salt: str
@@ -105,7 +93,7 @@ class CallOptions(SamplingOptions, total=False):
     budget: Budget | None
     priority: int
     expands: bool
-    """The planner's `reader` reads the text while it is written; the value is then that of what it expanded into."""
+    """The planner's `reader` reads the text during generation; the expansion then determines the value."""
     role: str
     """What the step is to that reader."""
     state: JsonValue
@@ -124,7 +112,7 @@ _STEP: Callable[..., Step] = Step
 _OF_STEP = ("label", "budget", "priority", "expands", "role", "state")
 _OF_SAMPLING = frozenset(Sampling.model_fields)
 NO_THINKING = "<think>\nOkay, I think I have finished thinking.\n</think>\n\n"
-"""The start of the model's turn in NoThinking (arXiv 2504.09858): its thoughts are over before they begin."""
+"""The start of the model's turn in NoThinking (arXiv 2504.09858): a reasoning block that is closed already."""
 
 
 def call_model(
@@ -140,13 +128,10 @@ def call_model(
     """Return one call of the model.
 
     Args:
-        brief: the request's.
-        planner: its name, part of the seed of a sampled call.
-        name: the step's name, the other part.
-        pieces: what the model is asked, such as `CallConfig.parts` gives.
-        prompt: how, as the planner's user has it.
-        after: the step whose line the call continues.
-        options: what the planner says itself; it goes before what the prompt says.
+        brief: the request's. planner: the planner's name, part of a sampled call's seed. name: the step's name, also
+        part of the seed. pieces: the prompt, such as the result of `CallConfig.parts`. prompt: the user's configuration
+        of the call. after: the step whose trajectory the call continues. options: the planner's own options, which
+        override `prompt`.
     """
     fields = resolve(options, planner=prompt or {})
     fields.setdefault("chat", brief.task.chat() if after is None else bool(fields.get("messages")))
@@ -154,7 +139,7 @@ def call_model(
 
 
 def ask_model(task: Task, name: str, pieces: str, prompt: CallConfig, **options: Unpack[CallOptions]) -> Step:
-    """Return the same for a merge, which sees the task and not the request: a call that is sampled has no seed."""
+    """Return a model call for a merge, which knows the task but not the request, so a sampled call has no seed."""
     fields = resolve(options, planner=prompt)
     fields.setdefault("chat", task.chat())
     return _build_call(name, pieces, fields, None)
@@ -173,7 +158,7 @@ def _build_call(
     stop = sampling.pop("stop", ())
     if stop:
         sampling["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Sequence[str]", stop))
-    # A label is one token: whatever came after it would be thrown away.
+    # A label is one token; any further text would be discarded.
     if sampling.get("labels"):
         sampling.setdefault("max_tokens", 1)
     if sampling.get("temperature") != 0:
@@ -187,7 +172,7 @@ def _build_call(
     begin = NO_THINKING if begin == "no-thinking" else begin
     if begin and not chat:  # text without roles: the model's turn begins where the prompt ends
         parts, begin = (*parts, Text(text=f"\n{begin}")), ""
-    # Said here, with the planner's own word: pydantic's complaint would name the step's fields.
+    # Raised here with the planner's option names: pydantic's error would name the step's fields.
     unknown = [key for key in fields if key not in ModelCall.model_fields]
     if unknown:
         raise FlowError(f"a model call has no option {', '.join(unknown)}")
@@ -196,7 +181,7 @@ def _build_call(
 
 
 def _shared(fields: dict[str, object]) -> Sampling | dict[str, object]:
-    """Return the sampling of some fields, checked once for all seeds; the fields if they are wrong or not hashable."""
+    """Return the `Sampling` for some fields, validated once for all seeds; the fields if invalid or not hashable."""
     rest = {name: value for name, value in fields.items() if name != "seed"}
     seed = fields.get("seed")
     try:
@@ -215,8 +200,8 @@ def _sampling(**fields: object) -> Sampling:
 def pass_through(
     name: str, branch: str, note: str = "", *, expands: bool = False, allow_failure: bool = False, role: str = ""
 ) -> Step:
-    """Return a join that passes one step's value on. With `allow_failure` it also ends, in `null`, when that step
-    fails, so that its reader can plan something else."""
+    """Return a join that passes one step's value on. With `allow_failure`, the join ends in `null` if the step fails,
+    so that its reader can plan an alternative."""
     merge = Plugin(name="stitch", options={"note": note} if note else {})
     op = Join(merge=merge, on_failure="any-end" if allow_failure else "all")
     return Step(name=name, op=op, needs=(branch,), expands=expands, label=note or name, role=role)
@@ -239,7 +224,7 @@ class OnResult:
 
 @dataclass(frozen=True, slots=True)
 class OnBranches:
-    """A reader of a join that reads the branches too: their texts, states, log-probabilities."""
+    """A reader of a join that also receives the branches' texts, states and log-probabilities."""
 
     read: Callable[[Result, Sequence[Branch]], Plan | None]
 

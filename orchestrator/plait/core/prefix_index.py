@@ -1,4 +1,4 @@
-"""Which workers are believed to hold which contexts in their prefix caches: one index for all runs and all workers."""
+"""Index of the contexts that workers probably hold in their prefix caches, for all runs and workers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Hashable, Iterable, Iterator
 BYTES_A_TOKEN = 4
 """Of text, roughly; a token id takes as many."""
 UNKNOWN = 4 << 20
-"""Bytes of context that a worker is taken to hold which does not say how large its cache is: about a million tokens."""
+"""Assumed cache size in bytes of context (about a million tokens) of a worker that reports no size."""
 MOST = 256 << 20
 """Bytes of context in an index, of all workers together."""
 _MISS, _HIT = 0.8, 1.02
-"""Factors by which the room of a worker changes that reports other hits than were expected."""
+"""Factors that adapt a worker's assumed size after a report with fewer or more cache hits than expected."""
 _TELLING = 64
-"""Tokens: a hit that was expected and is shorter says nothing about the room."""
+"""Tokens: an expected hit below this length does not change the assumed size."""
 _CONTEXTS, _CONTEXT_BYTES = 4096, 8 << 20
-"""Contexts of attempts that are remembered for a worker that tells of them, and their bytes."""
+"""Limits, in contexts and in bytes, of what is remembered for a worker that reports its cache."""
 
 
 class _Node:
-    """A piece of context, known together with all that stands before it."""
+    """A piece of context; its path from the root holds all preceding text."""
 
     __slots__ = ("children", "edge", "holders", "parent")
 
@@ -43,7 +43,7 @@ class _Cache:
         self.bit = bit
         """Of `_Node.holders`."""
         self.order: OrderedDict[_Node, None] = OrderedDict()
-        """The least recently used first. What stands before a piece was always used after it or with it."""
+        """Least recently used first. A prefix is always used at the same time as its continuation, or later."""
         self.used = 0
         """Bytes of these pieces."""
         self.told: int | None = None
@@ -51,10 +51,10 @@ class _Cache:
         self.room = 1.0
         """Share of that which it is seen to hold."""
         self.reports = False
-        """Whether it has ever reported cached tokens: one that never does says nothing by reporting none."""
+        """Whether the worker has ever reported cached tokens; until then, a report of none is ignored."""
         self.read, self.bytes_a_token = (0, 0), float(BYTES_A_TOKEN)
         self.tells = False
-        """Whether it reports its contents; then its size is not used to guess them."""
+        """Whether the worker reports its cache contents; then plait does not infer them from the cache size."""
         self.block = 0
         self.contexts: OrderedDict[int, tuple[Hashable, bytes, float]] = OrderedDict()
         """By attempt: root, content, and bytes for each token (0: not known yet)."""
@@ -72,12 +72,12 @@ class _Cache:
 class PrefixIndex:
     """A radix tree of contexts, as bytes, with the workers that hold each piece.
 
-    It records what was sent where (`record_sent`) and its outcome (`ended`, `record_eviction`). Each worker's part is
-    bounded by the size of its cache; what was least recently used goes first, the end of a context before its
-    beginning, as in vLLM. Contexts of different roots (model, salt) share nothing.
+    It records what was sent where (`record_sent`) and its outcome (`ended`, `record_eviction`). The cache size bounds
+    each worker's part. The least recently used piece is evicted first, the end of a context before its start, as in
+    vLLM. Contexts of different roots (model, salt) share nothing.
 
-    A worker that follows its engine's own events reports how much it holds of a context (`holds`). From then
-    on its reports are used, and its size is not: an engine may share its cache with others.
+    A worker that follows its engine's events reports how much of a context it holds. From then on the reports replace
+    the size, because an engine may share its cache with others.
 
     >>> index = PrefixIndex()
     >>> index.record_sent("a", "model", b"header and question"), index.held_bytes("model", b"header and another")
@@ -93,7 +93,7 @@ class PrefixIndex:
         return sum(cache.used for cache in self._caches.values())
 
     def limit(self, worker: str, tokens: int | None, block: int | None = None) -> None:
-        """Say how many tokens a worker's cache holds, and how many a block of it, if it tells."""
+        """Set a worker's cache capacity and block size in tokens, if the worker reports them."""
         cache = self._cache(worker)
         cache.told, cache.block = tokens, block or 0
         self._trim(cache)
@@ -107,8 +107,8 @@ class PrefixIndex:
             cache.tells, cache.remembered = False, 0
 
     def record_report(self, worker: str, held: Iterable[tuple[int, int]], cleared: bool = False) -> None:
-        """Record a worker's report, from its engine's events, of its cache: for each attempt the number of tokens held
-        from the start of its context. `cleared`: everything before is dropped."""
+        """Record a worker's cache report: the cached prefix length in tokens for each attempt. `cleared`: the cache was
+        emptied first."""
         cache = self._cache(worker)
         cache.tells = True
         if cleared:
@@ -142,8 +142,8 @@ class PrefixIndex:
         return held
 
     def record_sent(self, worker: str, root: Hashable, content: bytes, attempt: int = 0) -> int:
-        """Record that a context was sent to a worker and return the bytes that the worker had of it. `attempt`: the id
-        in the worker's later reports."""
+        """Record that a context was sent to a worker. Return the number of bytes that the worker already held.
+        `attempt`: the id in the worker's later reports."""
         cache = self._cache(worker)
         if attempt and cache.tells:
             cache.contexts[attempt] = root, content, 0.0
@@ -195,8 +195,8 @@ class PrefixIndex:
     def ended(self, worker: str, sent: int, had: int, prompt: int, cached: int, generated: int) -> None:
         """Record the end of an attempt. `sent`: bytes of its context; `had`: those expected to be cached.
 
-        Its worker reports `prompt` tokens, `cached` of them from its cache, and `generated` ones, which take room too,
-        as does what of the prompt was not entered here.
+        The worker reports `prompt` tokens, `cached` tokens among them, and `generated` tokens. The generated tokens and
+        the rest of the prompt take cache space too.
         """
         cache = self._cache(worker)
         cache.reports = cache.reports or cached > 0
@@ -279,8 +279,8 @@ class PrefixIndex:
             self._drop(cache)
 
     def _cut(self, cache: _Cache, root: Hashable, content: bytes, upto: int, after: int) -> None:
-        """Let a worker hold nothing of a context from `upto` on, and nothing that continues it beyond `after`, where
-        the first block ends that it lacks. What leaves the context between the two is in another block, and stays."""
+        """Remove a worker's context from `upto` on, and its continuations beyond `after`, the end of the first missing
+        block. Branches between `upto` and `after` lie in another block and stay."""
         for place in (upto, after):
             for node, end in self._walk(root, content):
                 if (start := end - len(node.edge)) < place < end:
@@ -302,7 +302,7 @@ class PrefixIndex:
     def _remove(self, cache: _Cache, node: _Node) -> None:
         """Remove a piece from a worker. A piece that no worker holds is deleted."""
         del cache.order[node]
-        if node.holders < 0:  # not a context but room that others took
+        if node.holders < 0:  # not a context, but space taken by other tokens
             cache.used += node.holders
             return
         cache.used -= len(node.edge)
@@ -327,7 +327,7 @@ def _common(edge: bytes, content: bytes, at: int) -> int:
     if content.startswith(edge, at):
         return len(edge)
     low, high = 0, min(len(edge), len(content) - at)
-    while low < high:  # the longest common beginning, by halves: comparisons of slices are quick
+    while low < high:  # longest common prefix by bisection: comparing slices is fast
         middle = (low + high + 1) // 2
         if content.startswith(edge[:middle], at):
             low = middle
@@ -340,7 +340,7 @@ _Edges = dict[Hashable, tuple[tuple[Hashable, ...], "_Edges"]]
 
 
 class PrefixTree:
-    """Contexts of units (token ids or words), as a radix tree: an edge holds the units up to where contexts part."""
+    """A radix tree of contexts (token ids or words). An edge holds the units up to the next branch."""
 
     def __init__(self) -> None:
         self._root: _Edges = {}

@@ -1,10 +1,8 @@
-"""The data type that a processor computes models in fastest, read from the flags that Linux lists of it."""
+"""The fastest data type for model inference on a processor, derived from its flags in Linux."""
 
 from __future__ import annotations
 
 from typing import Literal
-
-__all__ = ["Float", "float_type"]
 
 Float = Literal["bfloat16", "float32"]
 
@@ -13,8 +11,8 @@ _ARM = frozenset({"bf16"})
 
 
 def float_type(cpuinfo: str) -> Float:
-    """Return the type to compute in, given the text of `/proc/cpuinfo`: bfloat16 if every core multiplies in it, else
-    float32, also where no flags are listed.
+    """Return the data type for inference from the text of `/proc/cpuinfo`: bfloat16 if every core multiplies bfloat16,
+    else float32 (also if no flags are listed).
 
     >>> float_type("flags : fpu avx2 avx512f avx512_bf16")
     'bfloat16'
@@ -31,5 +29,5 @@ def float_type(cpuinfo: str) -> Float:
                 cores.append(not _ARM.isdisjoint(value.split()))
             case _:
                 pass
-    # Every core, since a process moves between them: the cores of one ARM chip may differ.
+    # Check every core: a process moves between cores, and the cores of one ARM chip may differ.
     return "bfloat16" if cores and all(cores) else "float32"

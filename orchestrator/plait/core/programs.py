@@ -1,4 +1,4 @@
-"""How programs are asked what their functions return: a harness around a program's text. Nothing is run here."""
+"""A harness around a program's text that calls its functions and prints their results. This module runs no program."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import cast
 
 from pydantic import JsonValue
 
-__all__ = ["MAIN", "Cell", "harness", "has_returned", "normalise_output", "read_outputs", "wrap_main"]
-
 Cell = tuple[str, JsonValue]
-"""What a call came to: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or
-`("none", None)` where the program was ended before."""
+"""Outcome of a call: `("value", …)`, `("error", "ValueError: …")`, `("other", repr)`, `("broken", …)`, or `("none",
+None)` if the program ended before the call."""
 
 MAIN = "<main>"
-"""In the place of a function's name: the whole program, which reads a text from standard input; what it returns is what
-it writes to standard output, blank ends of lines and of the whole apart (`said_by`)."""
+"""Means the whole program in place of a function's name: the program reads standard input, and its result is its
+standard output without trailing white space (`normalise_output`)."""
 _MARK = "\x1eplait "
 _MAIN = """
 
@@ -77,13 +75,13 @@ _run()
 
 
 def harness(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], key: str) -> str:
-    """Return a program that calls a function on inputs and prints what each came to, apart from what it prints itself.
+    """Return a program that calls a function on inputs and prints each outcome, apart from the function's output.
 
-    `key` is a random text, new for each run: lines without it are not believed, so what a program prints is no result.
-    One that looks for it in the frames above its own can print some, but finds nothing there of what is wanted.
+    `key` is a random text, new for each run. Lines without the key are ignored, so a program cannot print a result by
+    accident. A program that searches its call stack can find the key, but not the expected values.
 
-    A program of several files has a line `# file: NAME` before each; they are written beside it, and the last one is
-    run. `entry` may be `MAIN`.
+    A program of several files has a line `# file: NAME` before each file. The harness writes the files to its folder
+    and runs the last one. `entry` may be `MAIN`.
     """
     files, program = _split_files(program)
     if entry == MAIN:
@@ -106,7 +104,7 @@ def _split_files(program: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def normalise_output(text: str) -> str:
-    """Return an output as it is compared: without blank ends of lines and of the whole.
+    """Return an output for comparison, without trailing white space of the lines and the whole.
 
     >>> normalise_output("1 2 \\n3\\n\\n")
     '1 2\\n3'
@@ -115,18 +113,18 @@ def normalise_output(text: str) -> str:
 
 
 def read_outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
-    """Read what a run of `harness` printed: a cell for each of `count` inputs."""
+    """Parse the output of a `harness` run: a cell for each of `count` inputs."""
     printed = result.get("stdout", "") if isinstance(result, dict) else ""
     cells: list[Cell] = []
     mark = f"{_MARK}{key} "
     for line in str(printed).split("\n"):
-        if mark not in line:  # the program's own text may stand before, on the same line
+        if mark not in line:  # the program's own output may precede it on the line
             continue
         try:
             kind, value = cast("list[JsonValue]", json.loads(line[line.index(mark) + len(mark) :]))
         except (ValueError, TypeError, RecursionError):
             continue
-        # The program could not even be read, so no input has a result.
+        # The program could not be parsed, so no input has a result.
         if kind == "broken":
             return [("broken", value)] * count
         cells.append((str(kind), value))
@@ -134,7 +132,7 @@ def read_outputs(result: JsonValue, count: int, key: str) -> list[Cell]:
 
 
 def has_returned(cell: Cell | None, want: JsonValue) -> bool:
-    """Return whether a call, if it was made, returned just a value: `True` is no 1, and 1.0 is 1."""
+    """Return whether a call returned exactly this value: `True` differs from 1, but 1.0 equals 1."""
     return cell is not None and cell[0] == "value" and _is_same(cell[1], want)
 
 
@@ -147,7 +145,7 @@ def _is_same(one: JsonValue, other: JsonValue) -> bool:
 
 
 def wrap_main(program: str, entry: str) -> tuple[str, str]:
-    """Return a program whose entry is a function, so that text can be appended to it, and the name of that function."""
+    """Return a program with a function as its entry, so that text can be appended, and the function's name."""
     if entry != MAIN:
         return program, entry
     _, last = _split_files(program)

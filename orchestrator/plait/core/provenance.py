@@ -1,4 +1,4 @@
-"""What an answer depends on beside its question: with the same of it, the same question may get the same answer."""
+"""Provenance of an answer: its dependencies apart from the question. Equal provenance may give equal answers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from .request import Request
 from .tools.tool import ToolSpec
 from .values import Frozen
 
-__all__ = ["Provenance", "called", "check", "digest_of", "facts", "models_of", "tool_digests"]
-
 _NOT_OF_THE_ANSWER = {
     "text", "asked", "messages", "fairness_group", "fairness_weight", "priority", "salt", "tenant", "session",
     "metadata", "retries",
 }  # fmt: skip
-"""Fields of a request that are the question, or say who asks and when it is run."""
+"""Request fields with the question, the caller or the scheduling, which are not part of the provenance."""
 
 
 def digest_of(value: JsonValue) -> str:
-    """Return 16 hexadecimal digits that tell a JSON value from others: the beginning of the SHA-256 of its text with
-    sorted keys."""
+    """Return a JSON value's digest: the first 16 hexadecimal digits of the SHA-256 of its text with sorted keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
@@ -41,11 +38,11 @@ class Provenance(Frozen):
     plait: str = ""
     """The version."""
     models: tuple[str, ...] = ()
-    """What tells the models that generate from others (`Worker.identity`), sorted."""
+    """Identities of the generating models (`Worker.identity`), sorted."""
     tools: dict[str, str] = {}
     """A digest of each tool's description, by its name."""
     request: dict[str, JsonValue] = {}
-    """The request without its question: planner and options, task, policies, generation, budget, seed."""
+    """The request without the question: planner and options, task, policies, generation, budget, seed."""
 
     @classmethod
     def of(cls, request: Request, plait: str, models: Iterable[str], tools: Iterable[ToolSpec]) -> Self:
@@ -63,7 +60,7 @@ class Provenance(Frozen):
         return digest_of(self.model_dump(mode="json"))
 
     def demand(self, there: Provenance, what: str) -> None:
-        """Raise `ConfigError` if `what` began with something else than this, by the first field that differs."""
+        """Raise `ConfigError` with the first differing field if `what` began with another provenance."""
         if difference := there.difference(self):
             raise ConfigError(f"{what} was begun with something else: {difference}")
 
@@ -92,13 +89,13 @@ def _short(value: JsonValue) -> str:
 
 
 def models_of(workers: Sequence[Worker]) -> tuple[str, ...]:
-    """Return the identities of the models of started workers: a worker's own, or its kind and the model's name."""
+    """Return the model identities of started workers: the worker's own identity, or its kind and the model's name."""
     thinking = [worker for worker in workers if "think" in worker.serves]
     return tuple(sorted({getattr(worker, "identity", "") or " ".join(called(worker)).strip() for worker in thinking}))
 
 
 def called(worker: Worker) -> tuple[str, str]:
-    """Return the name of a worker's kind and of its model; the latter is empty if the server chooses it."""
+    """Return the names of a worker's kind and model; the model's name is empty if the server chooses the model."""
     inner: object = worker
     while (within := getattr(inner, "inner", None)) is not None:
         inner = within
@@ -107,8 +104,8 @@ def called(worker: Worker) -> tuple[str, str]:
 
 
 def facts(workers: Sequence[Worker], tools: Sequence[ToolSpec], given: bool) -> dict[str, JsonValue]:
-    """Return the journal's record of a session's models and tools. `given`: a program passed the workers, so that the
-    settings do not describe them."""
+    """Return the journal's record of a session's models and tools. `given`: a program passed the workers, so the
+    settings do not describe the workers."""
     out: dict[str, JsonValue] = {"models": list(models_of(workers)), "tool_digests": {**tool_digests(tools)}}
     if given and (thinking := [worker for worker in workers if "think" in worker.serves]):
         out |= dict(zip(("worker", "model"), called(thinking[0]), strict=True))
@@ -116,10 +113,10 @@ def facts(workers: Sequence[Worker], tools: Sequence[ToolSpec], given: bool) -> 
 
 
 def check(run: str, meta: Mapping[str, JsonValue], workers: Sequence[Worker], tools: Sequence[ToolSpec]) -> None:
-    """Compare a run's models and tools with these. Raises `ConfigError` with the first field that differs.
+    """Compare a run's models and tools with the current ones. Raises `ConfigError` with the first differing field.
 
-    A missing tool is ignored, since a step that calls it fails with an error of its own. Models are ignored if no
-    worker here generates: the remaining steps may be tool calls."""
+    A missing tool is ignored, since its calls fail with their own error. Models are ignored if no worker here
+    generates: the remaining steps may be tool calls."""
     models, digests = meta.get("models"), meta.get("tool_digests")
     here = Provenance(models=models_of(workers), tools=tool_digests(tools))
     there = Provenance.model_validate({"models": models or here.models, "tools": digests or {}})

@@ -1,7 +1,7 @@
-"""Regular expressions that are data: of requests, plans, rows, journals. They run in linear time (RE2) within a bound.
+"""Regular expressions given as data in requests, plans, rows or journals. RE2 runs them in bounded linear time.
 
-Python's `re` tries every way to match, so a few characters of an expression can hold the process for ever. Expressions
-in our own source use it all the same (`tests/test_regexes.py` holds them to linear time).
+Python's `re` backtracks, so a short expression can block the process for ever. Expressions in plait's own source still
+use `re` (`tests/test_regexes.py` checks that their time is linear).
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from typing import Protocol, cast
 
 import re2  # pyright: ignore[reportMissingTypeStubs]
 
-__all__ = ["Expression", "ExpressionMatch", "expression"]
-
 LONGEST = 4000
 """Characters of an expression."""
 LARGEST = 10_000
-"""Steps of the program that it is made into: a repetition such as `.{500}` has one for each time."""
+"""Maximum size of the compiled program in steps: a repetition such as `.{500}` has 500 steps."""
 WORK = 1 << 25
-"""Steps times characters that one use may take: a tenth of a second at worst. What lies beyond is not looked at: with
-an expression of 20 steps the rest of a text after 1.6 million bytes."""
+"""Maximum product of steps and characters per use: a tenth of a second at worst. The rest of the text is not searched:
+with an expression of 20 steps, the part after 1.6 million bytes."""
 _WINDOW = 512
-"""Bytes in which the next match is looked for first. An expression that wants to see the end of the text before it can
-match (`a.*z|a`) would else read the text again for every match."""
+"""Size in bytes of the first search window. Otherwise an expression that must see the end of the text (`a.*z|a`) would
+read the whole text for every match."""
 _MATCHES = 20_000
 """Most matches of one text."""
 _SHORT = 64
-"""Bytes that a look into the first window counts at least: most matches are found at once."""
+"""Minimum cost in bytes of a search in the first window, which finds most matches."""
 
 
 class _Match(Protocol):
@@ -95,8 +93,8 @@ class Expression:
         return None if match is None else self._to_match(data, match)
 
     def finditer(self, text: str) -> Iterator[ExpressionMatch]:
-        """Yield the matches from left to right, none over another, as long as the bound on the work allows. A match
-        ends where it would in the next few hundred characters, also where it could be longer with all of the text."""
+        """Yield non-overlapping matches from left to right until the work limit is reached. A match is determined by
+        the next few hundred characters, even if the whole text would give a longer match."""
         data = text.encode("utf-8", "replace")
         start, width, left, matches = 0, _WINDOW, self._most, 0
         while start <= len(data) and left > 0 and matches < _MATCHES:
@@ -153,7 +151,7 @@ def _text(data: bytes, span: tuple[int, int]) -> str | None:
 
 
 def _boundary(data: bytes, place: int) -> int:
-    """Return the first place from `place` on at which a character begins, or the end."""
+    """Return the first character boundary at or after `place`, or the end."""
     while place < len(data) and data[place] & 0xC0 == 0x80:
         place += 1
     return min(place, len(data))

@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import ParamSpec, TypeVar
 
-__all__ = ["CLASSES", "PLUGINS", "REMOVED_IN", "WORDS", "accept", "class_name", "current", "warn"]
-
 REMOVED_IN = "0.3"
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +43,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "weight": ("fairness_weight",),
     "whole": ("stream_above_tokens",),
 }
-"""Options of plugins, settings, fields of requests and joins: of several new names the one that is there counts."""
+"""Renamed options of plugins, settings, and fields of requests and joins. Of several new names, the existing one
+counts."""
 PLUGINS: dict[str, dict[str, str]] = {
     "merge alike": {"groups": "grouped"},
     "merge best-scored": {"scorer": "function"},
@@ -94,7 +93,7 @@ PLUGINS: dict[str, dict[str, str]] = {
     "task sums": {"level": "skill"},
     "worker http": {"form": "endpoint"},
 }
-"""By kind and name of the plugin: further options, whose old names mean something else elsewhere."""
+"""Further options by kind and name of the plugin: their old names have other meanings elsewhere."""
 
 
 def warn(old: str, new: str, depth: int = 3) -> None:
@@ -114,13 +113,11 @@ def class_name(module: str, name: str) -> str | None:
 def current(
     given: Mapping[str, T], takes: Collection[str], subject: str = "", own: Mapping[str, str] | None = None
 ) -> dict[str, T]:
-    """Return fields under the names that there are now.
+    """Return fields under their current names.
 
     Args:
-        given: fields, some perhaps under old names.
-        takes: the names that there are.
-        subject: subject of the warning; empty for recorded data, which is read without one.
-        own: old to new names of this one plugin, which go before `WORDS`.
+        given: fields, some perhaps under old names. takes: the current names. subject: subject of the warning; empty
+        for recorded data, which causes no warning. own: old to new names of this one plugin, which go before `WORDS`.
     """
     fields: dict[str, T] = {}
     for name, value in given.items():
@@ -128,7 +125,7 @@ def current(
         if name not in takes:
             new = (own or {}).get(name) or next((word for word in WORDS.get(name, ()) if word in takes), name)
         if new != name and new in given:
-            new = name  # both are there: the old one is refused as unknown
+            new = name  # both names are given: the old name is rejected as unknown
         if new != name and subject:
             warn(f"{subject}: `{name}`", f"`{new}`", 4)
         fields[new] = value

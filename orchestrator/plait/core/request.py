@@ -1,7 +1,7 @@
-"""What a caller asks, once: every door (SDK, command line, REPL, batch, MCP, server, settings) makes a `Request`.
+"""The request of a caller: every entry point (SDK, command line, REPL, batch, MCP, server, settings) makes a `Request`.
 
-What it leaves out is the settings'. The one that is journalled (`Submitted`) is complete: `n` and `merge`, and what
-`generation` says of the answer, stand among its planner's options. What lives (functions, a verifier) stands beside it.
+The settings supply omitted fields. The journalled request (`Submitted`) is complete: the planner's options include `n`,
+`merge` and the answer's fields of `generation`. Live objects (functions, a verifier) are kept beside the request.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .sampling import Generation, StructuredOutput
 from .tools.tool import is_name
 from .values import DEEPEST, Frozen, complaints, writable
 
-__all__ = ["HandOver", "Request", "Retries", "as_tuple"]
-
 HandOver = Callable[[str, object], Plugin]
-"""Makes a plugin that a program hands over as it is (an instance, a class, a function) known, and returns its name and
-options. Takes the plugin's kind first."""
+"""Registers a plugin that a program passes as an object (an instance, class or function), and returns its name and
+options. The first argument is the plugin's kind."""
 _KINDS = {"policies": "policy"}
+DERIVED_SESSION = "~"
+"""First character of a session that a server derived from the beginning of a conversation."""
 _LIMITS = ("tokens", "seconds")
 """Limits of the budget that may be given by themselves."""
 
 
 def as_tuple(name: str, given: object, example: str) -> tuple[object, ...]:
-    """Return an argument that holds several things. Raises `UsageError` with an example."""
+    """Return a sequence argument as a tuple. Raises `UsageError` with an example."""
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         written = reprlib.repr(cast("object", given))
         raise UsageError(f"{name}={written} is no list: write {example}")
@@ -41,7 +41,7 @@ def as_tuple(name: str, given: object, example: str) -> tuple[object, ...]:
 
 
 def _plugin(given: object, info: ValidationInfo) -> object:
-    """Take a plugin by name with its options in a text, as a `Plugin`, or as it is."""
+    """Convert a text with a plugin's name and options, a `Plugin`, or a plugin object."""
     if isinstance(given, Plugin | Mapping):
         return cast("object", given)
     if isinstance(given, str) or info.context is None:
@@ -69,7 +69,7 @@ def _form(given: object) -> object:
 
 
 def _function(given: object) -> object:
-    """Take a function, also of OpenAI's form `{"type": "function", "function": {…}}`."""
+    """Accept a function, also in OpenAI's form `{"type": "function", "function": {…}}`."""
     if isinstance(given, Function):
         return given
     fields: Mapping[object, object] = {}
@@ -97,24 +97,24 @@ _RIGHTS = Rights.model_construct()
 
 
 class Retries(Frozen):
-    """How many more times a step of each kind may be tried after a failure that says it is retryable."""
+    """Maximum number of retries per kind of step after a retryable failure."""
 
     think: int = Field(default=2, ge=0)
     call: int = Field(default=1, ge=0)
     lost: int = Field(default=3, ge=0)
-    """After a worker was lost; counted apart, for it says nothing about the step."""
+    """Retries after a lost worker, counted separately, because the step is not at fault."""
     deaths: int = Field(default=2, ge=2)
-    """Workers that may go away, one after another, while they run a step, before it is given up: it may be what ends
-    them. A worker counts again when another was lost in between; and not if it ran another such step too."""
+    """Maximum number of workers lost in sequence while running the step; then the step fails as the likely cause. A
+    worker counts again after the loss of another one, but not if it also ran another such step."""
     backoff: float = Field(default=0.2, ge=0)
-    """Seconds before the first retry; doubled each time. A step whose worker was lost does not wait."""
+    """Seconds before the first retry; each further retry doubles the delay. A step with a lost worker does not wait."""
 
 
 class Request(Frozen):
-    """What a caller asks of the orchestrator. What it leaves out, or gives as `None`, is the settings'.
+    """A request to the orchestrator. The settings supply fields that are omitted or `None`.
 
-    A plugin is given by its name, in a text with its options, as a `Plugin`, or as an instance or a class of one.
-    `tokens` and `seconds` may be given by themselves: they are limits of `budget`.
+    A plugin is given as a name, a text with options, a `Plugin`, an instance or a class. `tokens` and `seconds` set the
+    limits of `budget` directly.
 
     >>> request = Request(text="2 + 2?", planner="sample:n=8", tokens=500)
     >>> request.planner, request.budget
@@ -124,19 +124,17 @@ class Request(Frozen):
     text: str = ""
     """What is asked."""
     messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
-    """The conversation before `text`, which is its last user's message: a text beside messages is one more message of
-    the user's, and of messages alone the last one becomes the text. It stands before the prompts of all steps that
-    are chats and have no messages of their own."""
+    """The conversation before `text`. A text given with messages is appended as a user message; without a text, the
+    last message becomes the text. The conversation precedes the prompts of all chat steps without own messages."""
     asked: bool = Field(default=False, exclude_if=lambda asked: not asked)
-    """Whether `text` stands among `messages`: they end with another's words than the user's, such as results of tools,
-    and `text` is the user's last. A step that asks just that gets the conversation alone. It is set where messages are
-    read."""
+    """Whether `messages` contain `text`: they end with a message of another role, such as a tool result, and `text` is
+    the last user message. A step with just this prompt gets only the conversation. Set when messages are parsed."""
     task: _Plugin = Plugin.model_construct({"name"}, name="plain")
-    """Meaning of the text: the prompt for the model, the place of the answer, the check whether it is right."""
+    """Interpretation of the text: the prompt for the model, the extraction and the check of the answer."""
     planner: _Plugin = Plugin.model_construct({"name"}, name="single")
     """How the work is split."""
     policies: Annotated[tuple[_Plugin, ...], BeforeValidator(_policies)] = ()
-    """Order, placement, pruning: ranks are compared one after another, the first to name a place counts, all prune."""
+    """Policies: their ranks are compared in sequence, the first to name a worker places the step, all may prune."""
     merge: _Plugin | None = Field(default=None, exclude_if=lambda merge: merge is None)
     """How branches become one answer, for planners that have this option."""
     n: int | None = Field(default=None, ge=1, exclude_if=lambda n: n is None)
@@ -144,65 +142,64 @@ class Request(Frozen):
     generation: Generation = Field(
         default=_GENERATION, exclude_if=lambda generation: generation is _GENERATION or generation == _GENERATION
     )
-    """How text is generated: `max_tokens`, `temperature`, `top_p` of the answer, the rest of all model calls that do
-    not say it themselves."""
+    """Generation parameters: `max_tokens`, `temperature` and `top_p` of the answer; all other fields are defaults of
+    all model calls."""
     tools: Annotated[
         tuple[Annotated[Function, BeforeValidator(_function)], ...],
         BeforeValidator(lambda given: as_tuple("tools", given, 'tools=[{"name": "f", "parameters": {…}}]')),
     ] = Field(default=(), exclude_if=lambda tools: not tools)
-    """Functions that the model may call and the caller runs: its calls are in the answer's message."""
+    """Functions that the model may call and the caller runs. The answer's message contains the calls."""
     tool_choice: str = Field(default="auto", max_length=64, exclude_if=lambda choice: choice == "auto")
-    """Of these: `auto`, `none`, `required`, or the name of the one that has to be called."""
+    """Choice among `functions`: `auto`, `none`, `required`, or the name of the function to call."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
     begin: str = Field(default="", max_length=1_000_000, exclude_if=lambda begin: not begin)
-    """Text that the model's turn begins with in the calls whose text is the answer (`ModelCall.begin`)."""
+    """Start of the model's turn in the calls that write the answer (`ModelCall.begin`)."""
     form: StructuredOutput | None = Field(default=None, exclude_if=lambda form: form is None)
-    """What the text of those calls is held to while it is written: an expression, a grammar, one of some texts. For
-    JSON there is `output`."""
+    """Constraint on the text of the calls that write the answer: a regular expression, a grammar, or a choice of texts.
+    For JSON, use `output`."""
     output: Annotated[Form | None, BeforeValidator(_form)] = Field(default=None, exclude_if=lambda form: form is None)
-    """The form of the answer, where it is to be typed: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON
-    schema."""
+    """Type of a typed answer: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON schema."""
     budget: Annotated[Budget, BeforeValidator(_budget)] = Budget.model_construct()
     """Hard limits, also as a text: `total_tokens=5000,cost=0.5`."""
     default_token_limit: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
-    """Limit of generated tokens per run if `budget` limits neither tokens nor cost. It does not guide spending:
-    planners do not see it. `None`: no limit."""
+    """Limit of generated tokens per run if `budget` limits neither tokens nor cost. Planners do not see this limit.
+    `None`: no limit."""
     value_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda limit: limit is None)
-    """Most bytes of values that the run may put together: those that its joins read, and that are put into prompts and
-    arguments of its steps. By default 64 MiB (`plait.core.value_sizes`)."""
+    """Maximum bytes of values that the run may combine: values read by joins, and values inserted into prompts and
+    arguments. Default: 64 MiB (`plait.core.value_sizes`)."""
     retries: Retries = Retries.model_construct()
     fairness_group: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
-    """Runs that name the same share divide slots with others as one run would, and go in order of arrival among
-    themselves. Each run is a share of its own by default."""
+    """Runs of the same group compete for slots as a single run, and run in order of arrival among themselves. Default:
+    each run is its own group."""
     fairness_weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=lambda weight: weight == 1)
-    """Of its share: one of weight 2 gets twice the tokens of one of weight 1 while both have steps that wait."""
+    """Weight of the group: weight 2 gets twice the tokens of weight 1 while both groups have waiting steps."""
     priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=lambda priority: not priority)
-    """Added to that of each step: all that waits with a smaller one goes first, whatever has been served."""
+    """Added to the priority of each step. Waiting steps with a smaller number start first, regardless of fairness."""
     seed: int = 0
     """Of all sampling."""
     model: str | None = Field(default=None, exclude_if=lambda model: model is None)
-    """Name of the model that answers where a step names none (`ModelCall.model`)."""
+    """Model for steps that name no model (`ModelCall.model`)."""
     salt: str = Field(default="", exclude_if=lambda salt: not salt)
-    """Of the cached prefixes of all steps that have none of their own (`ModelCall.salt`): what keeps tenants apart."""
+    """Cache salt of all steps without their own (`ModelCall.salt`). Salts isolate tenants."""
     tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
     """Who asks, where a server has several tenants."""
     rights: Rights = Field(default=_RIGHTS, exclude_if=lambda rights: rights is _RIGHTS or rights == _RIGHTS)
-    """What its steps may ask for, with any planner. A server sets them."""
+    """Rights of the run's steps, with any planner. A server sets the rights."""
     session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
-    """Which conversation or job of the caller's it belongs to; kept with the run."""
+    """The caller's conversation or job; stored with the run, and sent to the serving stack as the session of its first
+    trajectory."""
     approve: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
         default=(), exclude_if=lambda approve: not approve
     )
-    """Tools whose calls a person has to allow first, in addition to those that declare it: by name; `side-effects`: all
-    that change the world; `all`."""
+    """Tools whose calls need a person's approval, in addition to tools that declare it: names, `side-effects` (all
+    tools with side effects), or `all`."""
     metadata: dict[str, str] = Field(default={}, exclude_if=lambda metadata: not metadata)
     """The caller's own notes; kept with the run."""
 
     @property
     def bounded(self) -> Budget:
-        """The limits that hold: those of `budget`, with `default_token_limit` where they say nothing of tokens and
-        cost.
+        """The effective limits: `budget`, with `default_token_limit` if it limits neither tokens nor cost.
 
         >>> Request(default_token_limit=9, seconds=5.0).bounded, Request(default_token_limit=9, tokens=5).bounded
         (Budget(tokens=9, seconds=5.0), Budget(tokens=5))
@@ -214,7 +211,7 @@ class Request(Frozen):
 
     @classmethod
     def of(cls, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:
-        """Return the request of some fields; `hand_over` takes plugins that are no names. Raises `UsageError`."""
+        """Return the request for some fields; `hand_over` registers plugins given as objects. Raises `UsageError`."""
         try:
             return cls.model_validate(_under_new_names(cls, fields, cls.__name__), context=hand_over)
         except ValidationError as error:
@@ -223,7 +220,7 @@ class Request(Frozen):
             raise FieldError(f"a field of the request is nested deeper than {DEEPEST} levels") from None
 
     def updated(self, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:
-        """Return the request with other fields than these. Raises `UsageError`."""
+        """Return the request with some fields replaced. Raises `UsageError`."""
         if not fields:
             return self
         fields = _under_new_names(type(self), fields, type(self).__name__)
@@ -260,7 +257,7 @@ class Request(Frozen):
                 whole = _budget(fields.get("budget", Budget()))
                 base = whole.model_dump(exclude_unset=True) if isinstance(whole, Budget) else whole
                 fields["budget"] = cast("Callable[..., Budget]", Budget)(**{**base, **limits})
-        except FieldError as error:  # words of their own, which name the message or the limit
+        except FieldError as error:  # their own texts name the message or the limit
             raise UsageError(str(error), error.param) from None
         return fields
 
@@ -274,10 +271,10 @@ def _under_new_names(cls: type[Request], fields: Mapping[str, object], subject: 
 
 
 def _conversation(text: str, messages: object) -> dict[str, object]:
-    """Return the text that is asked and the conversation before it.
+    """Return the request's text and the conversation before the text.
 
-    The text is the one given, or the user's last message; where others have spoken after it, it stays in its place
-    (`asked`). Raises `FieldError` for what is no conversation, and for one that asks nothing.
+    The text is the given one, or the last user message, which stays in the conversation if other messages follow it
+    (`asked`). Raises `FieldError` for an invalid conversation, and for one without a question.
     """
     if text and isinstance(messages, list | tuple):  # continues a conversation that has ended
         messages = [*cast("Iterable[object]", messages), {"role": "user", "content": text}]

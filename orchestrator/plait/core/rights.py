@@ -1,7 +1,7 @@
 """Limits of what a run may request, for every planner: models, tools, fields of requests to servers, hosts of images.
 
-A server sets the rights of a request that comes from outside; they are kept with the run. Every plan and patch of the
-run is held to them, whatever planner, merge or agent made it. `plait_server.outside` checks a request before that.
+A server sets the rights of an external request and stores the rights with the run. They limit every plan and patch of
+the run, whichever planner, merge or agent made it. `plait_server.outside` checks a request before that.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from .ops import ModelCall, ToolCall
 from .plan import Plan
 from .values import Frozen
 
-__all__ = ["ANY_HOST", "TEMPLATE_OWN", "Rights"]
-
 ANY_HOST = "*"
-"""Among `Rights.image_hosts`: every host that is not this machine's or its network's by its name."""
+"""Entry of `Rights.image_hosts` for every host except, by name, this machine and its network."""
 _NUMBER = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 _INSIDE = ("localhost", "local", "internal", "intranet", "lan", "home", "corp", "arpa", "onion")
 """Last labels of names that are no public host's."""
@@ -31,7 +29,7 @@ TEMPLATE_OWN = frozenset(
         *("tools", "truncation"),
     )
 )
-"""Arguments of a chat template's renderer that are no values for the template: they would change what is read."""
+"""Arguments of the chat template's renderer, not of the template: they would change the rendered conversation."""
 
 
 class Rights(Frozen):
@@ -42,14 +40,14 @@ class Rights(Frozen):
     planners: tuple[str, ...] | None = None
     """Names of planners, those within the options of others too."""
     tools: bool = True
-    """Whether its steps may call the tools of this process, and its planners see them."""
+    """Whether the run's steps may call this process's tools, and its planners see these tools."""
     extra_body: tuple[str, ...] | None = None
     """Fields that `extra_body` may set."""
     image_hosts: tuple[str, ...] | None = None
     """Hosts that images may be fetched from, in addition to inline images (`data:`): by name, `*.example.org` for
     all below one, `*` for all but those of this machine and of private networks."""
     apart: bool = False
-    """Salts and priorities are the request's, whatever a plan says: who asks shares a server with others."""
+    """Use the request's salt and priority and ignore the plan's: several tenants share the server."""
 
     def hold(self, plan: Plan) -> None:
         """Raise `NotAllowed` for a step that asks for more."""
@@ -64,7 +62,7 @@ class Rights(Frozen):
                                  "of tenants, as smaller ones go before the steps of others")  # fmt: skip
 
     def may_call(self, tool: str, step: str) -> None:
-        """Raise `NotAllowed` for the call of a tool. A person may always be asked."""
+        """Raise `NotAllowed` for a tool that the run may not call. Questions to a person are always allowed."""
         if not self.tools and tool != "ask_a_person":
             raise NotAllowed(f"step {step!r} calls the tool {tool!r:.80}, and this tenant may not call tools")
 
@@ -104,9 +102,9 @@ class Rights(Frozen):
                 raise NotAllowed(f"{what} sets {name!r:.80} in `extra_body`; these may be set here: {there}")
 
     def may_render(self, fields: Mapping[str, object], what: str) -> None:
-        """Raise `NotAllowed` for a value of `chat_template_kwargs` that is no value for a template, where the run is
-        held to anything."""
-        # Where all bodies may be sent and all images fetched, a template's own names can take nothing more.
+        """Raise `NotAllowed` for a key of `chat_template_kwargs` that is not a template variable, if the run has any
+        limit."""
+        # If all bodies may be sent and all images fetched, template arguments give no further access.
         if (self.extra_body is None and self.image_hosts is None) or not isinstance(fields, dict):
             return
         if taken := sorted(TEMPLATE_OWN.intersection(fields)):
@@ -128,7 +126,7 @@ class Rights(Frozen):
 
 
 def host_of(url: str) -> str | None:
-    """Return the host of an address in its plain spelling; `None` where two readers might find two hosts.
+    """Return the host of a URL in normal form; `None` if two parsers might disagree on the host.
 
     >>> host_of("http://0x7f.1/x"), host_of("https://Example.org./a.png"), host_of("http://a@b/")
     ('127.0.0.1', 'example.org', None)
@@ -139,19 +137,18 @@ def host_of(url: str) -> str | None:
         host = urlsplit(url).hostname
     except ValueError:
         return None
-    # An escape in a host is read as a letter by some and left by others.
+    # Some parsers decode an escape in a host; others keep it.
     if not host or "%" in host:
         return None
     host = host.removesuffix(".")
-    # A name's last part is no number; whatever ends in one is an address, however it is written.
+    # The last part of a host name is never a number, so a host that ends in a number is an IP address.
     if ":" in host or not _NUMBER.fullmatch(host.rpartition(".")[2]):
         return host
     return _address(host)
 
 
 def _address(host: str) -> str | None:
-    """Return an IPv4 address that is written in any of the ways that readers of addresses take: in fewer parts, octal,
-    hexadecimal."""
+    """Parse an IPv4 address in any notation that URL parsers accept: fewer parts, octal, hexadecimal."""
     parts = host.split(".")
     if len(parts) > 4 or not all(_NUMBER.fullmatch(part) for part in parts):
         return None
@@ -177,10 +174,10 @@ def _is_public(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        # A name without a dot is one of the own network.
+        # A name without a dot belongs to the local network.
         return "." in host and host.rpartition(".")[2] not in _INSIDE
     if isinstance(address, ipaddress.IPv6Address):
-        # An IPv4 address may stand inside (mapped, 6to4, Teredo, NAT64): only the plain ones of 2000::/3 are taken.
+        # An IPv6 address may embed an IPv4 one (mapped, 6to4, Teredo, NAT64): accept only plain ones of 2000::/3.
         tunnelled = address.ipv4_mapped or address.sixtofour or address.teredo
         return address.is_global and not tunnelled and address in ipaddress.ip_network("2000::/3")
     return address.is_global and not address.is_multicast

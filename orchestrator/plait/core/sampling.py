@@ -1,5 +1,5 @@
-"""How text is sampled: `Generation`, what each source may say of model calls, `Sampling` of one call, and `resolve`,
-which lays the sources over one another."""
+"""Sampling parameters: `Generation` (what each source may set), `Sampling` (the values of one call), and `resolve`,
+which combines the sources by precedence."""
 
 from __future__ import annotations
 
@@ -20,28 +20,15 @@ from pydantic import (
 
 from .values import Frozen, json_value
 
-__all__ = [
-    "ANSWER_FIELDS",
-    "THOUGHTS",
-    "Generation",
-    "LogitBias",
-    "Sampling",
-    "StructuredOutput",
-    "Thinking",
-    "answer_fields",
-    "resolve",
-    "set_fields",
-]
-
 Thinking = Literal["auto", "on", "off"]
 THOUGHTS = 8192
-"""Most tokens of thoughts of a call that sets no `thinking_tokens`."""
+"""Default limit of reasoning tokens per call."""
 ANSWER_FIELDS = ("max_tokens", "thinking", "thinking_tokens", "temperature", "top_p")
-"""Fields of `Request.generation` for the calls that write the answer; its other fields are for all model calls."""
+"""Fields of `Request.generation` for the calls that write the answer; the others apply to all model calls."""
 
 
 class StructuredOutput(Frozen):
-    """A form that the generated text must have, enforced by the engine while it samples."""
+    """A format of the generated text that the engine enforces while it samples."""
 
     kind: Literal["json", "regex", "grammar", "choice"]
     """`json`: an object of a JSON schema. `regex`: a whole match. `grammar`: a context-free grammar in the engine's
@@ -49,7 +36,7 @@ class StructuredOutput(Frozen):
     spec: JsonValue
     """The schema (an object), the expression or grammar (a string), or the choices (a list of strings)."""
     required: bool = Field(default=True, exclude_if=lambda required: required)
-    """`False`: a worker that cannot enforce the form leaves it out, and the reader of the text checks it."""
+    """`False`: a worker that cannot enforce the format ignores it, and the reader of the text checks the text."""
 
 
 def _by_token(given: dict[str, float]) -> dict[str, float]:
@@ -68,7 +55,7 @@ _Json = Annotated[dict[str, JsonValue], BeforeValidator(json_value)]
 
 
 class Generation(Frozen):
-    """How text is generated. Each field has a default that means *unset*: `resolve` then takes the next source's."""
+    """Generation parameters of one source. A field's default means *unset*: `resolve` then asks the next source."""
 
     max_tokens: int | None = Field(default=None, ge=1, description="Most tokens to generate, thoughts apart.")
     thinking: Thinking = Field(
@@ -158,21 +145,21 @@ class Generation(Frozen):
 
 
 class Sampling(Generation):
-    """How one model call samples its tokens: what `resolve` gave, and what a call alone can have."""
+    """Sampling parameters of one model call: the result of `resolve`, plus fields that only a single call can set."""
 
     # A call always has a limit, which the machine lowers when a budget allows less.
     max_tokens: int = Field(default=512, ge=1)  # pyright: ignore[reportIncompatibleVariableOverride]
     seed: int | None = None
-    """Random seed for sampling. An attempt that continues another's tokens gets a seed derived from this one and the
-    number of those tokens."""
+    """Random seed for sampling. An attempt that continues another attempt's tokens gets a seed derived from this seed
+    and the number of these tokens."""
     arithmetic: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """The code of this line of arithmetic sampling (arXiv 2210.15458), from which all its tokens follow: a number in
-    [0, 1) in place of random ones. Lines of one prompt whose codes are far apart say different things; one whose code
-    is uniform is an ordinary sample. Without effect at temperature 0."""
+    """Code of arithmetic sampling (arXiv 2210.15458): a number in [0, 1) that determines all tokens, in place of random
+    numbers. Distant codes give different texts for one prompt; a uniformly random code gives an ordinary sample.
+    Ignored at temperature 0."""
     stop_ids: tuple[int, ...] = ()
     """Token ids that end the generation, in addition to the model's own end."""
     keep_stop: bool = False
-    """Whether the stop text (or stop token) stays at the end of the output. A continued context wants it kept."""
+    """Whether the stop text (or stop token) stays at the end of the output. Set it for a continued context."""
     token_logprobs: bool = False
     """Whether the result also has each token's log-probability (`Result.drawn`); needs `logprobs` of 1 or more."""
     window: int = Field(default=0, ge=0)
@@ -180,12 +167,12 @@ class Sampling(Generation):
     structured: StructuredOutput | None = None
     """The form that the text must have."""
     labels: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), max_length=64)
-    """Texts of one token each, with `max_tokens=1`: the likeliest of them is generated, and `Result.labels` says how
-    likely the model finds each of them there."""
+    """Candidate texts of one token each, with `max_tokens=1`: the model generates the likeliest candidate, and
+    `Result.labels` has the log-probability of each."""
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers may decide its tokens: not at temperature 0."""
+        """Whether the call samples at random; false at temperature 0."""
         return self.temperature != 0
 
     @property
@@ -213,7 +200,7 @@ class Sampling(Generation):
 
     @model_serializer(mode="wrap")
     def _without_unset(self, write: SerializerFunctionWrapHandler) -> dict[str, object]:
-        # A journal has one of these for each step: unset fields would be most of it.
+        # A journal has one `Sampling` per step; unset fields would take most of the space.
         kept = {"max_tokens", *set_fields(self)}
         return {name: value for name, value in write(self).items() if name in kept}
 
@@ -232,15 +219,13 @@ def resolve(
 ) -> dict[str, object]:
     """Return the fields that the sources set; each has the value of the first source that sets it, in this order:
 
-    1. `call`: the planner for this one call, and the user's option for this kind of call (`answer.temperature=0.7`).
-    2. `request`: the request's `generation`. Its `stop` texts are added to the call's, whose own markers a reader
-       needs, and `extra_body` and `chat_template_kwargs` are resolved key by key.
-    3. `settings`: the orchestrator's. They precede a planner's defaults, which set nearly every temperature.
-    4. `planner`: the planner's default for this kind of call.
-    5. `model`: the model's `generation_config`.
+    1. `call`: the planner for this one call, and the user's option for this kind of call (`answer.temperature=0.7`). 2.
+    `request`: the request's `generation`. Its `stop` texts are added to those of the call, because a reader needs the
+    call's markers. `extra_body` and `chat_template_kwargs` are resolved key by key. 3. `settings`: the orchestrator's.
+    They override a planner's defaults, since planners set nearly every temperature. 4. `planner`: the planner's default
+    for this kind of call. 5. `model`: the model's `generation_config`.
 
-    Resolution may happen in stages, each where its sources are known: the result is the same. What no source sets, the
-    worker decides.
+    Resolution in stages gives the same result. The worker chooses the value of a field that no source sets.
     """
     asked, own = set_fields(request), set_fields(call)
     for name in ("extra_body", "chat_template_kwargs"):
@@ -253,7 +238,7 @@ def resolve(
 
 
 def set_fields(source: Source) -> dict[str, object]:
-    """Return the fields that a source sets: all of a mapping, and those of a `Generation` that are not unset."""
+    """Return the fields that a source sets: all keys of a mapping, or the set fields of a `Generation`."""
     if not isinstance(source, Generation):
         return dict(source)
     fields = type(source).__pydantic_fields__

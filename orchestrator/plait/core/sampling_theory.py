@@ -1,6 +1,5 @@
-"""Formulas that predict from a few samples how many more are worth drawing. Pure arithmetic on counts and rates.
-
-Planners use them before a vote, policies during it.
+"""Formulas that estimate from a few samples how many more are useful. Pure arithmetic on counts and rates. Planners use
+them before a vote, policies during a vote.
 """
 
 from __future__ import annotations
@@ -8,8 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-
-__all__ = ["beta_mean", "branches_needed", "coverage", "majority_probability", "semantic_entropy", "votes_needed"]
 
 
 def branches_needed(p: float, epsilon: float, ceiling: float = 1.0) -> int:
@@ -33,7 +30,7 @@ def coverage(p: float, n: int, ceiling: float = 1.0) -> float:
 
 
 EXACT = 256
-"""Votes up to which binomial sums are made of whole numbers; these grow with the votes, and so would the time."""
+"""Maximum number of votes for exact integer binomial sums; their numbers, and the time, grow with the votes."""
 
 
 def _half_tail(n: int, k: int) -> float:
@@ -52,8 +49,8 @@ def majority_probability(first: int, second: int) -> float:
     """Return P(p1 > p2) for a uniform prior over two shares, given `first` and `second` votes; exact to rounding,
     and to nine digits above `EXACT` votes.
 
-    It is the Beta integral of x^a (1-x)^b from 1/2 to 1 over that from 0 to 1 (Adaptive-Consistency, arXiv 2305.11860),
-    in closed form 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a. 4 votes to none give 0.969.
+    This is the Beta integral of x^a (1-x)^b from 1/2 to 1, divided by the integral from 0 to 1 (Adaptive-Consistency,
+    arXiv 2305.11860), in closed form 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a. 4 votes to none give 0.969.
     """
     n = first + second + 1
     if n > EXACT:
@@ -63,8 +60,8 @@ def majority_probability(first: int, second: int) -> float:
 
 
 def votes_needed(first: int, second: int, confidence: float, most: int) -> int:
-    """Return the number of votes with which the first answer leads the second with probability `confidence`, if further
-    votes fall as those so far (each share smoothed by one vote); `most` where that takes more, as in a tie."""
+    """Return the number of votes after which the first answer leads with probability `confidence`, if further votes
+    split as before (each share smoothed by one vote). Return `most` at most, as in a tie."""
     total = first + second + 2
     shares = (first + 1) / total, (second + 1) / total
     for more in range(max(0, most - first - second)):

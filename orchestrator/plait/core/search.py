@@ -1,7 +1,7 @@
-"""Tree search: a tree of partial solutions, what scores them, and what says which of them grows next.
+"""Tree search: a tree of partial solutions, its scorers, and the search strategies that choose the next node.
 
-Three kinds of object are kept apart. A `Scorer` says how promising a node is. A `Search` says which node gets the next
-child. The grader (`Task.verify`) judges the answer after the run: no search sees it.
+Three kinds of object are kept apart. A `Scorer` estimates a node's value. A `Search` chooses the node that gets the
+next child. The grader (`Task.verify`) judges the answer after the run: no search sees it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from .step_handles import Chance, Trajectory
 if TYPE_CHECKING:
     from .flow import Context
 
-__all__ = ["Frontier", "Scorer", "Search", "SearchNode", "SearchTree"]
-
 Outcome = Literal["open", "expanded", "answer", "dead", "merged", "pruned"]
-"""`open`: it may get children (or is being written). `expanded`: it has all the children that it will get. `merged`:
-its state was there already. `pruned`: given up by the search."""
+"""`open`: the node may get children (or is being written). `expanded`: the node has all its children. `merged`: an
+equal state exists already. `pruned`: the search dropped the node."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,13 +41,13 @@ class SearchNode:
     """In [0, 1]; `None`: unknown (not scored yet, or the scorer failed)."""
     outcome: Outcome = "open"
     gave_up: bool = False
-    """Whether a dead end is one by the model's own word, and not for its depth or a failure."""
+    """Whether the model itself declared the dead end (not its depth or a failure)."""
     tokens: int = 0
     """Tokens of its own text."""
     line: Trajectory | None = None
-    """The model call that wrote it, if its children continue that token for token."""
+    """The model call that wrote the node, if its children continue the call's text token for token."""
     seen: str = ""
-    """Text that the model is shown behind the step: the observation of a tool call."""
+    """Text shown to the model after the step: the observation of a tool call."""
     answer: JsonValue = None
     children: list[SearchNode] = field(default_factory=list["SearchNode"])
     """Those that have begun, in order."""
@@ -106,7 +104,7 @@ class SearchTree:
             self._known = (total + score, count + 1)
 
     def prior(self, node: SearchNode) -> float:
-        """Return a node's score, or for an unknown one the mean of the known scores (0.5 without any)."""
+        """Return a node's score; for an unknown score, the mean of the known ones (0.5 without any)."""
         if node.score is not None:
             return node.score
         total, count = self._known
@@ -119,8 +117,8 @@ class SearchTree:
                 below.outcome = "pruned"
 
     def commit(self, node: SearchNode) -> None:
-        """Give up all that is open or pending outside a node's path and subtree: its step has an effect that cannot be
-        taken back."""
+        """Prune all open or pending nodes outside a node's path and subtree, because its step had an irreversible
+        effect."""
         kept = {*node.path(), *node.below()}
         for other in self.nodes:
             if other not in kept and other.outcome == "open":
@@ -129,7 +127,7 @@ class SearchTree:
             above.outcome = "expanded"
 
     def live(self) -> list[SearchNode]:
-        """Return the nodes whose text an engine still needs: those that are open or pending, and their ancestors."""
+        """Return the nodes whose text an engine still needs: open and pending nodes, and their ancestors."""
         kept: dict[SearchNode, None] = {}
         for node in self.nodes:
             ancestor: SearchNode | None = node if node.outcome == "open" else None
@@ -144,37 +142,37 @@ class SearchTree:
 
 
 class Frontier:
-    """One run's search: it receives every node that has ended and chooses where the next child begins."""
+    """One run's search: it receives every ended node and chooses the parent of the next child."""
 
     reads_steps: ClassVar[bool] = False
-    """`take` looks at the steps of pending nodes: it is asked again as soon as one is written."""
+    """`take` reads the steps of pending nodes: it is called again as soon as a step is written."""
 
     def __init__(self, tree: SearchTree) -> None:
         self.tree = tree
 
     def ended(self, node: SearchNode) -> None:
-        """Take a node that has been written and scored: open, an answer, dead, or merged into an equal one."""
+        """Record a written and scored node: open, an answer, dead, or merged into an equal node."""
 
     def take(self) -> SearchNode | None:
-        """Return the node that gets its next child now. `None`: none before another node has ended; the search is over
-        when nothing is pending then."""
+        """Return the node that gets the next child now. `None`: wait until another node ends; if none is pending, the
+        search is over."""
         raise NotImplementedError
 
     def say(self, node: SearchNode) -> str:
-        """Return text that the model is shown for the next child of a node and not below it."""
+        """Return text that the model sees for a node's next child only, not for deeper nodes."""
         return ""
 
     async def learn(self, ctx: Context, question: str, node: SearchNode) -> None:
-        """Do what a node that has ended asks for, with steps of the flow: a reflection on what failed."""
+        """Process an ended node with steps of the flow, such as a reflection on a failure."""
 
 
 class Search(PluginModel):
-    """A kind of plugin: says which node of a tree gets the next child. Its fields are its options."""
+    """A kind of plugin: chooses the node of a tree that gets the next child. Its fields are its options."""
 
     answers: ClassVar[int] = 0
-    """Number of answers after which it ends by default; 0: it ends at the budget or when nothing is left."""
+    """Default number of answers after which the search ends; 0: it ends at the budget or when no node is left."""
     lists: ClassVar[bool] = False
-    """It wants all children of a node from one model call, one a line, unless the planner sets it otherwise."""
+    """Whether one model call writes all children of a node, one per line, unless the planner overrides it."""
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the search of one run."""
@@ -182,9 +180,9 @@ class Search(PluginModel):
 
 
 class Scorer(PluginModel):
-    """A kind of plugin: says how promising a node is. It may make steps of the flow (a model call, a tool call).
+    """A kind of plugin: estimates a node's value. A scorer may make steps of the flow (a model call, a tool call).
 
-    It must not look at `Task.verify`, which grades the answer. A state is scored once a run: equal ones are merged.
+    A scorer must not use `Task.verify`, which grades the answer. Each state is scored once per run.
     """
 
     logprobs: ClassVar[bool] = False

@@ -24,7 +24,7 @@ class State(StrEnum):
 
 
 WAITING, READY, RUNNING, EXPANDING, EXPANDED, DONE, FAILED, CANCELLED = State
-"""The members by themselves: reading one off the class takes ten times as long."""
+"""Aliases of the members: access through the class takes ten times as long."""
 
 _GIVE_UP = (FAILED, CANCELLED)
 
@@ -42,17 +42,17 @@ MOVES: dict[State, tuple[State, ...]] = {
     State.FAILED: (),
     State.CANCELLED: (),
 }
-"""Legal moves of a step. A join goes from waiting straight to its end, or to expanding; a retry goes from running back
-to waiting, where it stays while its backoff lasts."""
+"""Legal moves of a step. A join goes from waiting directly to its end, or to expanding. A retry goes from running back
+to waiting and stays there during its backoff."""
 
 
 NAMES: dict[State, str] = {state: state.value for state in State}
-"""Plain strings, which the garbage collector need not follow (a member of an enumeration it must)."""
+"""Plain strings: the garbage collector skips strings, but tracks members of an enumeration."""
 
 
 Move = tuple[float, str, str, str, str]
-"""When, which step, from, to, why. A plain tuple of atoms, which the garbage collector need not follow: a plan of
-100,000 steps has 300,000 of them."""
+"""Time, step, old state, new state, reason. The garbage collector skips a plain tuple of atoms; a plan of 100,000 steps
+has 300,000 moves."""
 
 
 def describe_move(move: Move) -> str:

@@ -1,7 +1,7 @@
-"""What a flow may await: model calls, tool calls, joins, and groups of these.
+"""Handles that a flow may await: model calls, tool calls, joins, and groups of handles.
 
-A handle is made when its step is; awaiting it waits for the step's end. Handles may be given to later steps before they
-have ended: the machine then waits, not the flow.
+A handle is created together with its step; awaiting the handle waits for the step's end. A flow may pass a handle to
+later steps before the step ends: the machine then waits, not the flow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class StepFailed(WorldError):
-    """A step that a flow awaited has no value: it failed or was given up. `failure` says why."""
+    """An awaited step has no value, because it failed or was cancelled. `failure` has the reason."""
 
     code = "step-failed"
 
@@ -71,17 +71,17 @@ class Chance(Protocol):
 
 
 class FlowPlace:
-    """One coroutine of a flow: names and random numbers are its own, so that they do not depend on which of several
-    coroutines resumes first."""
+    """One coroutine of a flow. Each coroutine has its own names and random numbers, so these do not depend on the order
+    in which coroutines resume."""
 
     def __init__(self, prefix: str, random: Chance) -> None:
         self.prefix = prefix
-        """Before the names of its steps: empty for the flow itself, `2.` for the second coroutine that it started."""
+        """Prefix of its steps' names: empty for the flow itself, `2.` for the flow's second coroutine."""
         self.random = random
         self._counts: dict[str, int] = {}
         self.calls: dict[str, int] = {}
-        """Model calls, one after another, that it has waited for: by scope that limits `turns`, those of the whole flow
-        under the empty name."""
+        """Number of sequential model calls that the coroutine has awaited, by scope that limits `turns`; the empty name
+        counts the whole flow."""
 
     def next(self, kind: str) -> str:
         """Return a new name: `think-1`, `2.think-1`."""
@@ -130,7 +130,7 @@ class FlowHost(Protocol):
         ...
 
     def keep(self, value: object) -> str:
-        """Keep something for the readers of the flow's steps, and return its name."""
+        """Store a value for the readers of the flow's steps, and return its key."""
         ...
 
     def now(self) -> float:
@@ -166,7 +166,7 @@ class Promise(Generic[T_co]):
         return self._error
 
     def outcome(self) -> T_co:
-        """Return the awaited value, or raise its error. Raises `FlowError` before it has ended."""
+        """Return the awaited value, or raise its error. Raises `FlowError` before the end."""
         if not self._ended:
             raise FlowError(f"{self!r} has not ended: await it first")
         self._host.read(self)
@@ -221,7 +221,7 @@ class StepHandle(Promise[T_co]):
 
     @property
     def result(self) -> Result:
-        """What the step ended in. Raises `StepFailed` if it has no value, `FlowError` before it has ended."""
+        """The step's result. Raises `StepFailed` if the step has no value, `FlowError` before it has ended."""
         self.outcome()
         assert self._result is not None
         return self._result
@@ -247,7 +247,7 @@ class StepHandle(Promise[T_co]):
         return self.result.text
 
     def end(self, result: Result | None, failure: Failure | None) -> None:
-        """Set the step's outcome, a result or a failure. Called by the driver of the flow."""
+        """Set the step's outcome, a result or a failure. The flow's driver calls this method."""
         if result is None:
             assert failure is not None
             self.settle(error=StepFailed(self.step.name, failure))
@@ -267,7 +267,7 @@ class CallHandle(StepHandle[JsonValue]):
 
 
 class JoinHandle(StepHandle["JoinHandle"]):
-    """A join. Awaiting it gives the handle itself, with `value`, `text` and `why`."""
+    """A join. Awaiting the handle returns it, with `value`, `text` and `why`."""
 
     @property
     def why(self) -> str:
@@ -276,16 +276,16 @@ class JoinHandle(StepHandle["JoinHandle"]):
 
 
 class Trajectory(StepHandle["Trajectory"]):
-    """A line of reasoning: a model call and those that it continues. Awaiting it gives the handle itself."""
+    """A line of reasoning: a model call and the calls that it continues. Awaiting the handle returns it."""
 
     @property
     def line(self) -> str:
-        """All that the model has written in this line, with what was put between; `text` is the last call's part."""
+        """The whole text of the trajectory, including inserted text; `text` is the last call's part."""
         return self.result.line
 
     @property
     def finished(self) -> bool:
-        """Whether the model ended by itself, not at a stop text or a limit of tokens."""
+        """Whether the model ended the text itself, not a stop text or token limit."""
         result, op = self.result, self.step.op
         stops = op.sampling.stop if isinstance(op, ModelCall) else ()
         return result.finish == "stop" and not (stops and result.text.endswith(stops))
@@ -297,7 +297,7 @@ class Trajectory(StepHandle["Trajectory"]):
 
     @property
     def labels(self) -> dict[str, float]:
-        """Log-probabilities (nats) of the labels that the last call was asked about."""
+        """Log-probabilities (nats) of the last call's labels."""
         return self.result.labels
 
     @property
@@ -308,7 +308,7 @@ class Trajectory(StepHandle["Trajectory"]):
     def think(
         self, pieces: Pieces = (), prompt: CallConfig | None = None, **options: Unpack[TrajectoryOptions]
     ) -> Trajectory:
-        """Continue the line token for token, with `pieces` appended to it; other arguments as for `Context.think`."""
+        """Append `pieces` and continue the trajectory token for token; other arguments as for `Context.think`."""
         return self._maker.continued(self, pieces, prompt, options)
 
     def fork(
@@ -319,7 +319,7 @@ class Trajectory(StepHandle["Trajectory"]):
 
 
 Pieces = str | Part | StepHandle[object] | Sequence[str | Part | StepHandle[object]]
-"""A prompt: text, pieces of a plan's prompt, and handles of steps whose values are put in."""
+"""A prompt: text, pieces of a plan's prompt, and handles, which mean the values of their steps."""
 
 
 class Several(Promise[T_co]):
@@ -329,7 +329,7 @@ class Several(Promise[T_co]):
 
 
 class All(Several[list[T]]):
-    """Waits for several things. Ends at once when one of them raises, unless exceptions are wanted too."""
+    """Waits for several awaitables. The first exception ends the wait, unless exceptions are returned as values."""
 
     def __init__(self, host: FlowHost, members: Iterable[Promise[T]], exceptions: bool) -> None:
         super().__init__(host)
@@ -351,7 +351,7 @@ class All(Several[list[T]]):
 
 
 class First(Several[T | None]):
-    """Waits for the first of several things that is wanted, and gives up the others."""
+    """Waits for the first of several awaitables with an accepted value, and cancels the others."""
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class First(Several[T | None]):
         self._open -= 1
         try:
             wins = self._any_end or (member.error is None and (self._ok is None or self._ok(member.outcome())))
-        # `ok` is the planner's own code: what it raises is the flow's to hear, at the place where it waits.
+        # `ok` is the planner's own code: raise its exceptions in the flow, at the waiting `await`.
         except Exception as raised:
             self.settle(error=raised)
             return

@@ -1,4 +1,4 @@
-"""Meaning of a request: the prompt for the model, the place of the answer, and the check whether it is right."""
+"""Interpretation of a request: its prompt, the extraction of its answer, and the check of the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Style = Literal["serial", "direct", "threads"]
 
 
 class Task(PluginModel):
-    """What a request means. An instance is bound to one request's text; everything is pure."""
+    """Interpretation of one request's text. All methods are pure."""
 
     text: Annotated[str, Free()] = Field(
         description="The request's text. A subclass validates it and raises `TaskError` with an example of what it "
@@ -23,12 +23,12 @@ class Task(PluginModel):
     )
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
-        """Return the prompt. `style` asks for an answering mode that the model was trained or prompted to use (one line
-        of reasoning, the answer at once, spawned threads `width` wide); a task that has no such modes ignores it."""
+        """Return the prompt. `style`: the answering mode (one line of reasoning, an immediate answer, or up to `width`
+        spawned threads). A task without such modes ignores `style`."""
         raise NotImplementedError
 
     def chat(self) -> bool:
-        """Whether the prompt is a user's message, to be put through the model's chat template."""
+        """Whether the prompt is a user message that the model's chat template renders."""
         return False
 
     def extract(self, text: str) -> JsonValue:
@@ -36,7 +36,7 @@ class Task(PluginModel):
         raise NotImplementedError
 
     def key(self, answer: JsonValue) -> str:
-        """Return the canonical form in which equal answers are equal strings; votes are counted by it."""
+        """Return the answer's canonical form. Equal answers have equal forms, and votes are counted by form."""
         raise NotImplementedError
 
     def verify(self, answer: JsonValue) -> bool | None:
@@ -44,35 +44,34 @@ class Task(PluginModel):
         return None
 
     def tools(self) -> Sequence[Tool[..., object]]:
-        """Return tools for the run of this request alone, such as those that look up its question."""
+        """Return tools for this request's run only, such as a lookup of its question."""
         return ()
 
     def steps(self, text: str) -> Sequence[str]:
-        """Return the steps of reasoning that a text, finished or not, has in it whole, in order, each in a form in
-        which equal steps are equal strings. By default: its lines without the last, case and spaces apart."""
+        """Return the complete reasoning steps of a text, in order and in canonical form. The text may be unfinished.
+        Default: all lines but the last, with case and spaces normalised."""
         lines = (" ".join(line.split()).casefold() for line in text.split("\n")[:-1])
         return [line for line in lines if line]
 
     def state_key(self, partial: str) -> str | None:
-        """Return the canonical form of the state that an unfinished text has come to: texts that leave the same to be
-        done have equal keys. `None` if the task has no such form; searches then tell states apart by their text."""
+        """Return the canonical form of an unfinished text's state. Texts with the same remaining work have equal keys.
+        `None` if the task has no such form; searches then compare texts."""
         return None
 
     def complete(self, partial: str) -> bool | None:
-        """Return whether nothing is left to be done behind an unfinished text; `None` if only the model can tell, by
-        ending it."""
+        """Return whether a text is a complete solution; `None` if only the model can tell, by ending its output."""
         return None
 
     def value(self, partial: str) -> float | None:
-        """Return how promising an unfinished text is, in [0, 1], if that can be computed; `None` if it cannot."""
+        """Return the estimated value of an unfinished text in [0, 1]; `None` if the task cannot compute one."""
         return None
 
 
 class Environment(PluginModel):
-    """A kind of plugin: the place of one question. Made for each run, closed after it; its fields are its options.
+    """A kind of plugin: the environment of one question, created and closed with each run. Its fields are its options.
 
-    `plait eval TASK` uses the one that has the task's name, if there is one. The run gets its tools, and nothing of the
-    grading: only `grade` receives the wanted answer, when the run has ended.
+    `plait eval TASK` uses the environment with the task's name, if any. The run gets the environment's tools but not
+    the expected answer: only `grade` receives that, after the run.
     """
 
     text: str = Field(description="The question's text, as the task has it.")
@@ -82,12 +81,12 @@ class Environment(PluginModel):
         return ()
 
     def goes_on(self, answer: str) -> Sequence[Message]:
-        """Return the conversation with what the user says next, once the answer's text is there; empty where the user
-        says nothing more. Each such turn is a run of its own, with the tools that `tools` returns then."""
+        """Return the conversation with the user's next message, given the answer's text; empty if the user has no
+        further message. Each turn is a separate run with the tools that `tools` returns then."""
         return ()
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
-        """Return whether an answer (`None`: no answer), or its run's effect on the environment, is as wanted."""
+        """Return whether an answer (`None`: no answer), or the run's effect on the environment, is correct."""
         raise NotImplementedError
 
     async def close(self) -> None:

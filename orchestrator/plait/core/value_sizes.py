@@ -1,8 +1,8 @@
-"""How much values weigh, counted before they are put together; what a plan comes to, by its graph.
+"""Sizes of values before they are combined, and the cost of a plan, computed from its graph.
 
-A value weighs about the bytes that it takes: of a text one for each character, or four where not all are ASCII, and
-some more for each number, text, list and object, which bounds how many of these there are. A join that hands its
-branches' values on makes no copies, so its value is weighed by those of its branches, however often they occur in it.
+A value's size approximates its bytes of memory: one byte per character of a text, or four if not all are ASCII, plus an
+overhead per number, text, list and object, which bounds their number. A join that passes its branches' values on makes
+no copies, so each branch's value counts once, however often it occurs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from .plan import Plan, Step
 from .request import Retries
 from .values import Same
 
-__all__ = ["MOST_BYTES", "PlanCost", "ValueSize", "cost_of", "count_mentions", "measure_value"]
-
 MOST_BYTES = 64 << 20
 """Default limit of bytes of the values that a run puts together."""
 ATOM = 32
-"""Of a number, `true`, `false` and `null`; a number of many digits has more."""
+"""Size of a number, `true`, `false` and `null`; a number of many digits is larger."""
 HULL = 64
 """Bytes of a text, a list or an object, without its content."""
 
@@ -39,12 +37,11 @@ class ValueSize(NamedTuple):
 
 
 def measure_value(value: JsonValue, known: Mapping[Same, ValueSize], most: int) -> ValueSize:
-    """Return the size of a value; above `most`, some size above that.
+    """Return the size of a value; above `most`, any size greater than `most`.
 
     Args:
-        value: anything that JSON can say.
-        known: sizes of lists and objects that may occur in it; they are not entered.
-        most: where to stop.
+        value: any JSON value. known: sizes of lists and objects inside the value; these are not visited. most: where to
+        stop.
     """
     total = deepest = 0
     todo: list[tuple[JsonValue, int]] = [(value, 0)]
@@ -81,20 +78,18 @@ class PlanCost(NamedTuple):
 
     steps: int
     bytes: int
-    """What the values that its steps put together weigh at least, where all of them are done; not counted on beyond
-    what was asked for."""
+    """Minimum total size of the values that the plan's steps combine, if all steps succeed; counting stops at the given
+    limit."""
     tokens: int | None
-    """Most tokens that it may generate, retries and hedges included; `None` where its steps may plan more."""
+    """Maximum number of generated tokens, including retries and hedges; `None` if its steps may plan more."""
 
 
 def cost_of(plan: Plan, retries: Retries, most: int, merge_class: Callable[[str], type[Merge]]) -> PlanCost:
-    """Return a plan's cost. Cycles are not detected; a need on a later step counts as nothing.
+    """Return a plan's cost. Cycles are not detected; a need on a later step adds no cost.
 
     Args:
-        plan: a whole plan, not a patch.
-        retries: how often its steps may be tried.
-        most: at how many bytes to stop counting.
-        merge_class: finds the class of a merge by name, which declares whether it plans more.
+        plan: a whole plan, not a patch. retries: maximum number of retries per step. most: bytes at which counting
+        stops. merge_class: returns a merge's class by name; the class declares whether the merge plans more steps.
     """
     least: dict[str, int] = {}
     put, tokens, open_ended = 0, 0, False
@@ -114,8 +109,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 def count_mentions(step: Step) -> Mapping[str, int]:
-    """Return how often each step's value is put into what a step makes; of a join that may close over some of its
-    branches, none."""
+    """Return how often a step inserts each needed value; empty for a join that may close without some branches."""
     op = step.op
     if isinstance(op, ToolCall) and not op.args:
         return _NOTHING

@@ -1,4 +1,4 @@
-"""JSON values: their text, the references inside them, and the base of every written-down type."""
+"""JSON values: their text, their references to steps, and the base class of all serialized types."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def _parse_float(number: str) -> float:
 
 
 JSON_DECODER = json.JSONDecoder(parse_constant=_reject_constant, parse_float=_parse_float)
-"""Rejects NaN and infinities, also as `1e400`: Python's own reads them, and what a model wrote would not be JSON."""
+"""JSON decoder that rejects NaN and infinities, also as `1e400`, which Python's default decoder accepts."""
 
 
 class Same:
-    """Wraps an object as a key of a dictionary: equal to that of the same object alone, however the object compares."""
+    """A dictionary key for an object by identity: two keys are equal only if they wrap the same object."""
 
     __slots__ = ("_object",)
 
@@ -54,7 +54,7 @@ class Same:
 
 class _FieldErrors(type(BaseModel)):
     """Raise a readable `FieldError` for `Step(name=3)`. Reading data (`model_validate`) raises pydantic's error, which
-    the reader puts into words of its own."""
+    the caller rewords."""
 
     if not TYPE_CHECKING:  # a type checker looks at the fields
 
@@ -81,17 +81,17 @@ def complaints(cls: type[BaseModel], error: ValidationError) -> str:
 
 
 class Frozen(BaseModel, metaclass=_FieldErrors):
-    """Base of every written-down type: immutable, closed, documented by its fields' descriptions or docstrings.
+    """Base class of all serialized types: immutable, no unknown fields, documented by descriptions or docstrings.
 
-    A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind. What is made when a
-    module is imported is made by `model_construct`, which checks nothing: the first check of a class builds its schema,
-    and all of them together take a tenth of the start.
+    A constructor raises `FieldError` for fields that are not known, missing or of the wrong kind. Objects made at
+    import time use `model_construct`, which checks nothing: the first check of a class builds its schema, and all
+    schemas together would take a tenth of the start-up time.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def __deepcopy__(self, memo: dict[int, object] | None = None) -> Self:
-        return self  # pydantic would copy defaults that hold a dictionary for each object that has them
+        return self  # pydantic would copy a default that holds a dictionary for each new object
 
     def model_copy(self, *, update: Mapping[str, object] | None = None, deep: bool = False) -> Self:
         """Return a copy with other values of some fields, unchecked. Pydantic's own takes four times as long."""
@@ -114,7 +114,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def writable(text: str) -> str:
-    """Return a text in which each half of a surrogate pair, which is no character, is replaced by U+FFFD."""
+    """Return a text with each lone surrogate replaced by U+FFFD."""
     if text.isascii():
         return text
     try:
@@ -125,10 +125,10 @@ def writable(text: str) -> str:
 
 
 def json_value(given: object, depth: int = 0, known: Mapping[Same, int] = MappingProxyType({})) -> JsonValue:
-    """Return a JSON value that can be written down and read again; the same object if it is one already.
+    """Return a serializable JSON value; the same object if it is serializable already.
 
-    `known`: levels of lists and objects that are JSON values; they are not looked into. Raises `ValueError`
-    for an object that is no JSON, an integer that is too long, and what is nested too deep.
+    `known`: lists and objects known to be JSON, with their levels; they are not checked. Raises `ValueError` for an
+    object that is not JSON, an integer that is too long, and a value that is nested too deeply.
     """
     match given:
         case str():
@@ -185,7 +185,7 @@ def json_references(value: JsonValue) -> Iterator[str]:
 
 
 def substitute(value: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
-    """Put step values in the place of references, once; what is put in is not looked at again.
+    """Replace references by step values, in one pass: the inserted values are not searched for references.
 
     Raises `KeyError` for a reference that `values` does not have.
     """
@@ -205,7 +205,7 @@ def substitute(value: JsonValue, values: Mapping[str, JsonValue]) -> JsonValue:
 
 
 def first_stop(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
-    """Return where the stop text begins and ends that is complete first in a text; of two that end together, the
+    """Return the start and end of the stop text that completes first in a text; of two with the same end, the
     longer."""
     ends = [(begin + len(stop), begin) for stop in stops if stop and (begin := text.find(stop)) >= 0]
     if not ends:
@@ -215,7 +215,7 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, int] | None:
 
 
 def opening(text: str, stops: Sequence[str]) -> str:
-    """Return the longest end of a text with which a stop text, or a tag, may begin."""
+    """Return the longest suffix of a text that may be the start of a stop text or tag."""
     longest = max(map(len, stops), default=0) - 1
     for size in range(min(longest, len(text)), 0, -1):
         if any(stop.startswith(text[-size:]) for stop in stops):
@@ -227,8 +227,8 @@ _OPENED = re.compile(r"\s*<think>")
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """Return the block of reasoning before a model's answer, and the answer. The template may have opened the block
-    already; one that was cut off is all there is.
+    """Return the reasoning block before a model's answer, and the answer. The template may have opened the block
+    already; after a truncated block, the answer is empty.
 
     >>> split_reasoning("<think>two and two</think>4")
     ('two and two', '4')

@@ -4,9 +4,9 @@
         n: N = 8
         merge: MergeOption = Plugin(name="majority")
 
-A setting of a model call is not among these: it is a field of a `CallConfig`. A planner that continues with what is
-its own begins the docstring with that of the word. Bounds of these words are `gt`: pydantic keeps one bound of a kind,
-so a planner's own `ge` would be lost beside another.
+A setting of a model call is not a word here but a field of a `CallConfig`. A planner's docstring for an option begins
+with the word's docstring and adds the planner's details. The words use the bound `gt`: pydantic keeps one bound of each
+kind, so a planner can add its own `ge`.
 """
 
 from __future__ import annotations
@@ -17,44 +17,6 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from .declarations import Access, BranchCount, Free, ModelName, ServerFile, TokenCount
 from .ops import Plugin
-
-__all__ = [
-    "Allocate",
-    "AnswerFrom",
-    "Arithmetic",
-    "Confidence",
-    "Count",
-    "Criterion",
-    "Deadline",
-    "Depth",
-    "DialectName",
-    "Early",
-    "FreeText",
-    "MaxBranches",
-    "MaxInputTokens",
-    "MaxPromptItems",
-    "MaxTools",
-    "MergeOption",
-    "MinBranches",
-    "Models",
-    "N",
-    "ObservationChars",
-    "OnFailure",
-    "OnePlugin",
-    "Path",
-    "Quorum",
-    "Records",
-    "Repairs",
-    "Rounds",
-    "Scorer",
-    "SearchOption",
-    "Separator",
-    "StopOnVerified",
-    "Style",
-    "Threshold",
-    "Warmup",
-    "Width",
-]
 
 
 def _as_plugin(value: object) -> object:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..core.lengths import SHARE, expected_tokens
+from ..core.request import DERIVED_SESSION
 from ..core.result import Usage
 from ..core.view import ProgramView
 from .backlog import Backlog
@@ -23,6 +24,8 @@ from .run_statistics import Habits, ProgramContext, ProgramRecord
 
 FIRST_GROWTH = 6
 """Final size of a program's context in multiples of its first prompt, before any program has shown its growth."""
+MAX_SESSIONS = 4_096
+"""Sessions that are remembered; beyond that, the one that has been idle for longest is forgotten."""
 FIRST_GAP_S = 30.0
 """Seconds between two runs of a session, before any are known."""
 SESSION_GAPS = 3.0
@@ -78,7 +81,11 @@ class WorkingSets:
             if node.run.policies.program is not None:
                 node.run.policies.program.calls[node.id] = now
             return
-        if worker.cache_tokens is None or (node.run.policies.program is None and not continues(node)):
+        if worker.cache_tokens is None:
+            return
+        if not self._is_part(node):
+            if name := _session_of(node.run):  # a conversation from its second run on
+                self._sessions[name] = self._new_program(name, node)
             return
         program = self._program_of(node)
         if program.contexts and not program.running and node.after is None:
@@ -104,7 +111,7 @@ class WorkingSets:
         if node.after is None:
             # The next run of a session sends the whole conversation again.
             idle = next((name for name, context in program.contexts.items() if not context.running), None)
-            return program.contexts.pop(idle) if node.run.request.session and idle is not None else None
+            return program.contexts.pop(idle) if _session_of(node.run) and idle is not None else None
         if any(
             other.after is node.after and other is not node and not other.ended for other in node.after.dependants[:8]
         ):
@@ -129,7 +136,7 @@ class WorkingSets:
         if node.attempts.live is not None:
             return  # its other attempt runs
         context.running = False
-        if read and continues(node):
+        if read and (continues(node) or _session_of(node.run)):
             self._add_turn(program, context, attempt, usage)
         else:
             self._drop(program, node.id)
@@ -171,14 +178,21 @@ class WorkingSets:
     def _habits_of(self, program: ProgramRecord) -> Habits:
         return self._habits.setdefault(program.planner, Habits())
 
+    def _is_part(self, node: Node) -> bool:
+        run = node.run
+        return run.policies.program is not None or continues(node) or _session_of(run) in self._sessions
+
+    def _new_program(self, name: str, node: Node) -> ProgramRecord:
+        if len(self._sessions) > MAX_SESSIONS:
+            self._forget_session(next((name for name, known in self._sessions.items() if not known.runs), ""))
+        return ProgramRecord(name, node.run.request.planner.name, node.place.ticket, prompt_tokens(node))
+
     def _program_of(self, node: Node) -> ProgramRecord:
         """Return the program of a step, which is made if it is new."""
         run = node.run
         if run.policies.program is None:
-            name = run.request.session and f"{run.request.tenant}/{run.request.session}"
-            known = self._sessions.pop(name, None) if name else None
-            if known is None:
-                known = ProgramRecord(name or run.id, run.request.planner.name, node.place.ticket, prompt_tokens(node))
+            name = _session_of(run)
+            known = self._sessions.pop(name, None) or self._new_program(name or run.id, node)
             known.runs += 1
             if name:
                 self._sessions[name] = known  # at the end: those that began last are forgotten last
@@ -192,10 +206,11 @@ class WorkingSets:
         program.runs -= 1
         if program.runs:
             return
-        if not run.request.session and program.contexts:
+        session = _session_of(run)
+        if not session and program.contexts:
             finals = [context.tokens + (program.header or 0) for context in program.contexts.values()]
             self._habits_of(program).finals.append(max(finals))
-        for name in list(program.contexts)[: -1 if run.request.session else None]:
+        for name in list(program.contexts)[: -1 if session else None]:
             self._drop(program, name)
 
     def _forget_idle_sessions(self, now: float) -> None:
@@ -203,9 +218,12 @@ class WorkingSets:
         for name, program in list(self._sessions.items()):
             limit = SESSION_GAPS * (self._habits_of(program).gap or FIRST_GAP_S)
             if not program.runs and now - program.idle_since > limit:
-                del self._sessions[name]
-                for step in list(program.contexts):
-                    self._drop(program, step)
+                self._forget_session(name)
+
+    def _forget_session(self, name: str) -> None:
+        if (program := self._sessions.pop(name, None)) is not None:
+            for step in list(program.contexts):
+                self._drop(program, step)
 
     def forget_worker(self, worker: str) -> None:
         """Drop all idle contexts of a worker that went away; those of its attempts go when these end."""
@@ -233,8 +251,8 @@ class WorkingSets:
 
     def is_short(self, node: Node, worker: WorkerState, now: float) -> bool:
         """Return whether a step is part of a program, and the programs on a worker may outgrow its cache with it."""
-        cache, run = worker.cache_tokens, node.run
-        if cache is None or (run.policies.program is None and not continues(node)):
+        cache = worker.cache_tokens
+        if cache is None or not self._is_part(node):
             return False
         if self._expected(node, worker) > cache and self._sessions:
             self._forget_idle_sessions(now)
@@ -285,11 +303,17 @@ class WorkingSets:
 def continues(node: Node) -> bool:
     """Return whether a step belongs to a trajectory that will be, or may be, continued."""
     return (
-        bool(node.run.request.session)
-        or _is_open(node)
+        _is_open(node)
         or bool(node.own_waiters)
         or any(reader.after is node and not reader.ended for reader in node.dependants)
     )
+
+
+def _session_of(run: Run) -> str:
+    """Return the tenant and the session of a run, or an empty text without one that the client has named."""
+    request = run.request
+    named = request.session and not request.session.startswith(DERIVED_SESSION)
+    return f"{request.tenant}/{request.session}" if named else ""
 
 
 def _is_open(node: Node) -> bool:

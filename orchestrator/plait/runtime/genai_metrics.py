@@ -13,8 +13,6 @@ from ..core.errors import ConfigError
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
-__all__ = ["INSTALL", "SWITCHES", "GenAIMetrics", "exporters", "meter", "wanted"]
-
 INSTALL = "pip install 'plait[otel]'"
 _OTLP = {"METRICS": ("metric_exporter", "OTLPMetricExporter"), "TRACES": ("trace_exporter", "OTLPSpanExporter")}
 

@@ -36,18 +36,6 @@ from ..core.result import NO_USAGE, UNKNOWN, Failure, Result, Sources, Usage
 from ..core.states import NAMES
 from ..machine import Machine, Node, Run
 
-__all__ = [
-    "AttemptRecord",
-    "AttemptUsage",
-    "Ending",
-    "RunDelta",
-    "RunLog",
-    "RunRecord",
-    "WorkerRecord",
-    "step_record",
-    "step_records",
-]
-
 Keep = Literal["steps", "live", "attempts", "texts"]
 """How much a log keeps; each keeps what those before it do."""
 Ending = Literal["", "succeeded", "failed", "stopped", "lost"]

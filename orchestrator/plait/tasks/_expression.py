@@ -15,8 +15,6 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = ["canonical"]
-
 _P = 314159265358979323846264338327950288459
 """A prime without structure (it begins like pi) that is 3 modulo 4: with a root of -1 every integer has a root."""
 _MAX_RAW, _MAX_CHARS = 4_000, 400

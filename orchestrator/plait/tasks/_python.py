@@ -7,9 +7,6 @@ import re
 
 from ..core.programs import MAIN
 
-__all__ = ["program_in", "tree_of"]
-
-
 _LANGUAGE = re.compile(r"\A[ \t]*(?:python|py)[\d.]*(?!\w)", re.IGNORECASE)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
-
 COMMANDS = {
     "Start": {
         "demo": (".demo", "demo", "Solve puzzles by threads, answer questions by plans of tool calls, split."),

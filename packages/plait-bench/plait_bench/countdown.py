@@ -11,8 +11,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["CountdownProblem", "draw", "held_out", "is_held_out", "is_right", "is_solvable"]
-
 NUMBERS = (1, 25)
 TARGETS = (10, 100)
 LIMIT = 127

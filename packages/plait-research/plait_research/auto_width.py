@@ -23,9 +23,6 @@ from plait.runtime.plugins.loader import Plugins
 
 from .simulation.engine_profile import load_engine, profile_file
 
-__all__ = ["Branches", "Step", "choose_width", "max_branches_within"]
-
-
 Step = Callable[[float], float]
 """Seconds of a decoding step, by the number of sequences."""
 

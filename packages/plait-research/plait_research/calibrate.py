@@ -26,8 +26,6 @@ from .simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, 
 from .simulation.engine_profile import EngineProfile, profile_file
 from .simulation.workload import Spread, WorkloadReport, simulate_workload
 
-__all__ = ["calibrate", "compared", "probe"]
-
 _NEWEST = 5
 """Journals that are read where none is named."""
 _LOTS = (*((width, False) for width in (1, 2, 4, 8, 32, 64, 16, 2)), *((width, True) for width in (4, 32, 8)))

@@ -23,8 +23,6 @@ from .simulation.calibrate import RecordedAttempt, fit, recorded
 from .simulation.engine_profile import EngineProfile, load_engine, profile_file
 from .simulation.simulator import SimReport, simulate
 
-__all__ = ["forecast"]
-
 _DRAWS = 40
 """Simulations of a plan."""
 

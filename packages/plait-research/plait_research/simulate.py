@@ -26,8 +26,6 @@ from .simulation.latency import Host, LatencyModel, Throttle, WorkerFault
 from .simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 
-__all__ = ["simulate"]
-
 _DEFAULT = ("fifo", "critical-path")
 
 

@@ -31,8 +31,6 @@ from .simulation.engine_profile import EngineProfile, load_engine, profile_file
 from .simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 from .tuning import KEPT, Configuration, Trial, figure, grid, halve, interval, plain
 
-__all__ = ["tune"]
-
 GoalName = Literal["p50", "p90", "p99", "mean", "runs-per-second", "in-time"]
 Several = Annotated[tuple[int, ...], BeforeValidator(lambda given: (given,) if isinstance(given, int) else given)]
 """One number, or a list of them."""

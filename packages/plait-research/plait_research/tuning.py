@@ -14,8 +14,6 @@ from typing import Literal, NamedTuple
 
 from .simulation.workload import WorkloadReport
 
-__all__ = ["Configuration", "Goal", "Trial", "halve", "interval"]
-
 Goal = Literal["p50", "p90", "p99", "mean", "runs-per-second", "in-time"]
 LARGER: frozenset[str] = frozenset(("runs-per-second", "in-time"))
 """Goals with higher figures as the better ones; for seconds, lower is better."""

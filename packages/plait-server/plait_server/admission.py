@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 from .errors import ApiError
 
-__all__ = ["PLACE", "BodyBytes", "Place", "RequestAdmission", "TenantLoad", "TenantTurns"]
-
 RETRY_AFTER_S = 1
 PLACE = "plait.place"
 """The `Place` of a request, in its scope."""

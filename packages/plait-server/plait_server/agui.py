@@ -28,10 +28,9 @@ from .dialect import StreamWriter, describe_answer, write_stream
 from .errors import ApiError, not_found
 from .http import EventStream, apart, read, sse
 from .service import Service
+from .sessions import normalise_session
 from .stream_events import text_of_step
 from .tenants import ServedRun, User
-
-__all__ = ["AguiApi", "AguiBody"]
 
 _WIRE = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True)
 _OUTSIDE = ("reasoning", "activity")
@@ -79,13 +78,9 @@ class AguiBody(body_with("protocol_version parent_run_id state")):
             return given
         return {**props, **{name: value for name, value in given.items() if name != "forwardedProps"}}
 
-    def check(self) -> None:
-        """Raise `ApiError` for what cannot be honoured."""
-        self.client_tools.check(self.tool_choice)
-
     def request(self, strategy: ServedStrategy) -> Request:
         """Return the request for the planner and the model that the body's model name selects. Raises `ApiError`."""
-        return super().request(strategy).updated({"session": self.thread_id})
+        return super().request(strategy).updated({"session": normalise_session(self.thread_id)})
 
     def read_conversation(self) -> tuple[Sequence[Mapping[str, Any]], str]:
         """Return the messages, the context of the frontend first. Raises `ApiError`."""

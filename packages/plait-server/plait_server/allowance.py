@@ -17,8 +17,6 @@ from typing import Literal
 
 from plait.runtime.client.handle import Handle
 
-__all__ = ["Allowance", "Holding"]
-
 _TURNS = 1000
 """Maximum number of turns of the loop to wait until a limit is in force."""
 

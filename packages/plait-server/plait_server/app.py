@@ -36,8 +36,6 @@ from .stored_completions import StoredCompletions
 from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
 from .tenants import ServedRun, User
 
-__all__ = ["BODIES", "DIALECTS", "build"]
-
 log = logging.getLogger("plait.serve")
 
 

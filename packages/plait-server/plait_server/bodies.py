@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import ConfigDict, Field, JsonValue, PrivateAttr, create_model
 
@@ -24,9 +24,8 @@ from .admission import BodyBytes
 from .client_tools import ClientTools, parse_choice
 from .errors import ApiError, invalid, not_found, unsupported
 from .fields import FORWARDED, find_row, fit_in_header, is_set
+from .sessions import conversation_session, normalise_session, session_from_headers
 from .structured_output import ClientObject, StructuredOutputFields
-
-__all__ = ["PREFIX", "Body", "BodyTable", "ServedStrategy", "body_with", "read_path", "resolve"]
 
 PREFIX = "plait/"
 AUTO = "auto"
@@ -41,7 +40,8 @@ LARGE_BODY_BYTES = 8 << 10
 """Bytes of a body from which on a request is made of it on a thread."""
 _QUICK_FIELDS = frozenset(
     ("model", "messages", "input", "prompt", "instructions", "system", "stream", "stream_options", "temperature",
-     "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user")
+     "top_p", "top_k", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens", "n", "stop", "user",
+     "session_id", "prompt_cache_key")
 )  # fmt: skip
 """Fields that take little time if they have few bytes. Others may take long: plans, schemas, regular expressions."""
 _POLICY_START = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
@@ -113,10 +113,18 @@ class Body(StructuredOutputFields):
     include_reasoning: bool = True
     cache_salt: str | None = Field(default=None, max_length=1000)
     priority: int | None = None
-    session_id: str | None = Field(default=None, max_length=200)
+    session_id: str | None = None
 
     _size: int = PrivateAttr(0)
     _bytes: BodyBytes | None = PrivateAttr(None)
+
+    def with_session(self, headers: Mapping[str, str]) -> Self:
+        """Return the body with the client's session: its own, else that of the headers, else the key of its prompts."""
+        own, key = self.session_id or "", getattr(self, "prompt_cache_key", None)
+        session = normalise_session(own) if own else session_from_headers(headers)
+        if not session and isinstance(key, str) and key:
+            session = normalise_session(key)
+        return self.model_copy(update={"session_id": session}) if session else self
 
     @property
     def is_long(self) -> bool:
@@ -131,6 +139,10 @@ class Body(StructuredOutputFields):
     def set_size(self, size: int, held: BodyBytes | None = None) -> None:
         """Say how many bytes the body had as it came."""
         self._size, self._bytes = size, held
+
+    def check(self) -> None:
+        """Raise `ApiError` for what cannot be honoured."""
+        self.client_tools.check(self.tool_choice)
 
     def check_fields(self, strict: bool) -> None:
         """Raise `ApiError` for a field that is refused; with `strict` also for one that would be ignored and that
@@ -214,6 +226,7 @@ class Body(StructuredOutputFields):
         return Request.of(
             {
                 "messages": list(messages) or None,
+                "session": self.session_id or conversation_session(messages),
                 "planner": extra.planner or strategy.planner,
                 "policies": (strategy.policies or None) if extra.policies is None else extra.policies,
                 "model": strategy.model,
@@ -232,7 +245,6 @@ class Body(StructuredOutputFields):
 _REQUEST = {
     "seed": "seed",
     "metadata": "metadata",
-    "session": "session_id",
     "salt": "cache_salt",
     "priority": "priority",
     "parallel_tool_calls": "parallel_tool_calls",

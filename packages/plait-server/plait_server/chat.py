@@ -21,8 +21,6 @@ from .errors import invalid
 from .structured_output import ClientObject
 from .tenants import ServedRun
 
-__all__ = ["ChatBody", "ChatCompletions", "ChunkDialect"]
-
 TURN_SEPARATOR = "\n\n"
 """Text between the turns of an agent."""
 _ROLE_AND_TEXT = frozenset(("role", "content"))
@@ -74,8 +72,7 @@ class ChatBody(
             raise invalid("`top_logprobs` goes with `logprobs: true`", "top_logprobs")
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` goes with `stream: true`", "stream_options")
-        if self.tools or self.tool_choice is not None:
-            self.client_tools.check(self.tool_choice)
+        super().check()
 
     @property
     def is_stored(self) -> bool:

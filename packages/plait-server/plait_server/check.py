@@ -20,8 +20,6 @@ from .server import listen
 from .settings import Settings, workers_of
 from .tenants import Tenants
 
-__all__ = ["check"]
-
 
 async def check(config: Config, settings: Settings, report: Callable[[str], Any]) -> bool:
     """Check the address, the upstreams, the tenants and the journals, and report a line for each.

@@ -20,19 +20,6 @@ from plait.core.tools.calls import loads
 from .errors import invalid, unsupported
 from .structured_output import ClientObject
 
-__all__ = [
-    "ClientTools",
-    "CustomTool",
-    "FunctionTool",
-    "ToolBody",
-    "find_tool",
-    "join_namespace",
-    "parse_choice",
-    "read_input",
-    "to_arguments",
-    "to_chat_call",
-]
-
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 _ARGUMENT = "input"
 _GRAMMAR = 100_000

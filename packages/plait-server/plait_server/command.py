@@ -27,8 +27,6 @@ from plait.runtime.journal.location import Database
 
 from .settings import Settings
 
-__all__ = ["JsonLines", "serve"]
-
 _WHERE = "Server"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
-
 COMMANDS = {
     "Serve": {
         "serve": (".command", "serve", "Serve the OpenAI API, answered by planners."),

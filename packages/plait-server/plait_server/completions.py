@@ -16,8 +16,6 @@ from .chat import TURN_SEPARATOR, ChunkDialect
 from .dialect import Record
 from .errors import invalid, unsupported
 
-__all__ = ["Completions"]
-
 _CHOICES = 128
 """Maximum number of choices of one request, over all its prompts."""
 _TOKENS = 16

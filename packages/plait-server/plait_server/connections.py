@@ -18,8 +18,6 @@ from typing import Any
 
 from .settings import Settings
 
-__all__ = ["Connections", "count_connections", "raise_descriptor_limit"]
-
 log = logging.getLogger("plait.serve")
 
 LISTEN_BACKLOG = 512

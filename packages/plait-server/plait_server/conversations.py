@@ -13,8 +13,6 @@ from typing import Any
 from .client_tools import join_namespace, to_arguments
 from .errors import ApiError, invalid, unsupported
 
-__all__ = ["read_blocks", "read_chat_messages", "read_frontend_message", "read_items"]
-
 Fields = dict[str, Any]
 
 

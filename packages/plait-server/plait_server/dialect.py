@@ -22,8 +22,6 @@ from .http import sse
 from .stream_events import ChoiceEvent, ChoiceFailed, ServedChoice, text_of_step
 from .tenants import ServedRun
 
-__all__ = ["ApiDialect", "Record", "StreamWriter", "describe_answer", "describe_step", "sum_usage", "write_stream"]
-
 log = logging.getLogger("plait.serve")
 
 Record = dict[str, Any]

@@ -18,8 +18,6 @@ from plait.runtime.journal.connection import connected
 from plait.runtime.journal.directory import default_folder
 from plait.runtime.journal.location import Database, Location
 
-__all__ = ["Documents"]
-
 _TABLES = """
 CREATE TABLE IF NOT EXISTS documents (
     kind TEXT NOT NULL, id TEXT NOT NULL, owner TEXT NOT NULL, at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,

@@ -25,8 +25,6 @@ from plait.core.messages import explain, first_of_each, json_path
 from plait.core.result import Failure
 from plait.core.values import writable
 
-__all__ = ["ApiError", "invalid", "not_found", "of_error", "of_failure", "unavailable", "unsupported"]
-
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -23,8 +23,6 @@ from plait.runtime.journal.location import Database, Location
 from .errors import ApiError, unavailable
 from .tenants import Tenants
 
-__all__ = ["ServerHealth", "is_writable"]
-
 log = logging.getLogger("plait.serve")
 
 PROBE_INTERVAL_S = 2.0

@@ -25,20 +25,6 @@ from .bodies import LARGE_BODY_BYTES, Body
 from .errors import ApiError, invalid, of_error
 from .settings import LOOPBACK, Settings
 
-__all__ = [
-    "EventStream",
-    "HostGuard",
-    "apart",
-    "json_only",
-    "read",
-    "refuse_body",
-    "request_id",
-    "same_page",
-    "sse",
-    "unless_disconnected",
-    "wait_for_disconnect",
-]
-
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -123,6 +109,7 @@ async def read(request: Request, model: type[B], settings: Settings, max_bytes: 
     if isinstance(body, Body):
         body.set_size(size, held)
         body.check_fields(settings.strict)
+        return body.with_session(request.headers)
     return body
 
 

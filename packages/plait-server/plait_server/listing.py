@@ -24,8 +24,6 @@ from plait.runtime.journal.location import Location
 
 from .tenants import ServedRun, User
 
-__all__ = ["EndedRuns", "JournalRuns", "ListQuery", "Row", "index_row", "listed"]
-
 _HEAD, _ANSWER = 200, 2000
 """Characters of a run's text, and of its answer, that a list holds."""
 _ENDED = 10_000

@@ -21,8 +21,6 @@ from .errors import ApiError, invalid
 from .structured_output import ClientObject
 from .tenants import ServedRun
 
-__all__ = ["CountBody", "Messages", "MessagesBody"]
-
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",

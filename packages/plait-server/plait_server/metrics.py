@@ -16,8 +16,6 @@ from plait.core.states import State
 from plait.machine import Machine
 from plait.runtime.runlog import RunLog, RunRecord
 
-__all__ = ["Metrics"]
-
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _KINDS = ("prompt", "cached", "completion", "cancelled")
 _ERRORS = ("EngineError", "Rejected", "WorkerLost", "CutInThoughts", "CutInForm")

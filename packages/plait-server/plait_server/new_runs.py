@@ -21,8 +21,6 @@ from .service import Service
 from .stream_events import stream_model_calls
 from .tenants import User
 
-__all__ = ["NewRuns"]
-
 _IN_SHORT = {
     "single": "Asks the model once.",
     "sample": "Asks n times at once and takes the answer that most samples agree on.",

@@ -33,8 +33,6 @@ from plait.core.task import Task
 from plait.runtime.client.request_preparation import AUTO
 from plait.runtime.plugins.loader import Plugins
 
-__all__ = ["ROWS", "Check", "check", "leaves", "option_check"]
-
 Check = Literal[
     "free", "inside", "branches", "task", "policy", "merge", "planner", "search", "scorer", "plan", "model", "tool",
     "url", "extra-body", "template-values", "server", "machine", "file"

@@ -18,8 +18,6 @@ from .app import build
 from .service import Service
 from .settings import Settings, workers_of
 
-__all__ = ["DeployArguments", "app"]
-
 _AFTER = 10.0
 """Seconds that a replica has beyond `drain_seconds` to close its workers."""
 

@@ -14,8 +14,6 @@ from .client_tools import ToolBody
 from .errors import ApiError, invalid
 from .structured_output import ClientObject
 
-__all__ = ["ResponseBody"]
-
 
 class TextFormat(ClientObject):
     """`text.format` of a response."""
@@ -64,8 +62,7 @@ class ResponseBody(
         """Raise `ApiError` for what cannot be honoured."""
         if self.background and self.store is False:
             raise invalid("a response in the background has to be stored: leave `store` out", "store")
-        if self.tools or self.tool_choice is not None:
-            self.client_tools.check(self.tool_choice)
+        super().check()
         if not self.input and self.previous_response_id is None and self.plait.plan is None:
             raise ApiError(400, "`input` is missing", param="input", code="missing_required_parameter")
 

@@ -22,8 +22,6 @@ from .errors import ApiError, not_found, of_error
 from .settings import Settings
 from .tenants import ServedRun, User
 
-__all__ = ["ResponseStore", "StoredResponse", "dump_json", "size_of"]
-
 log = logging.getLogger("plait.serve")
 
 T = TypeVar("T")

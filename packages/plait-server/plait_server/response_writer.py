@@ -14,8 +14,6 @@ from . import stream_events as ev
 from .client_tools import find_tool, read_input
 from .dialect import Record, StreamWriter, describe_answer, describe_step
 
-__all__ = ["ResponseWriter"]
-
 
 class ResponseWriter(StreamWriter):
     """Makes the events of a response, and fills in `response`. Each part is an item of its output."""

@@ -26,8 +26,6 @@ from .service import Service
 from .stream_events import ChoiceBuilder, ChoiceFailed, stream_choices
 from .tenants import ServedRun, User
 
-__all__ = ["ResponsesApi"]
-
 CANCEL_TIMEOUT_S = 20.0
 """Seconds to wait for the end of a cancelled run of another process before its present state is returned."""
 

@@ -31,8 +31,6 @@ from .listing import JournalRuns, ListQuery, Row, index_row, listed
 from .service import Service
 from .tenants import User
 
-__all__ = ["COOKIE", "RunsApi"]
-
 COOKIE = "plait-session"
 LOGIN_BYTES = 4096
 """Longest body of `/login`, which is read before any key is known: many half bodies of usual length fill the memory."""

@@ -23,8 +23,6 @@ from .connections import LISTEN_BACKLOG, Connections, raise_descriptor_limit
 from .service import Service
 from .settings import Settings, workers_of
 
-__all__ = ["Server", "listen", "run"]
-
 _KEEP_ALIVE = 75
 """Seconds for which an idle connection may be used again. Clients keep theirs for less (httpx for 5 s), so that none
 sends a request on one that is just being closed."""

@@ -22,8 +22,6 @@ from .messages import CountBody
 from .service import Service
 from .tenants import User
 
-__all__ = ["AboutApi", "input_tokens"]
-
 _CHARACTERS = 4
 """Average characters per token, used for the estimate where no worker can count tokens."""
 _REFS = "#/components/schemas/{model}"

@@ -47,8 +47,6 @@ from .response_store import ResponseStore
 from .settings import Settings
 from .tenants import ServedRun, Tenants, User, used_by
 
-__all__ = ["Service"]
-
 log = logging.getLogger("plait.serve")
 
 _OWNERS = 10_000

@@ -16,8 +16,6 @@ from plait.runtime.client.config import Config, table
 from plait.runtime.client.worker_factory import build_workers, fit_model
 from plait.runtime.plugins.loader import Plugins
 
-__all__ = ["Settings", "Tenant", "Upstream", "workers_of"]
-
 OFFERED = (
     *("single", "sample", "adaptive", "route", "decompose", "llmcompiler", "refine", "skeleton"),
     *("skeleton-graph", "think-summarize", "threads", "route-features", "route-record"),

@@ -19,8 +19,6 @@ from .response_store import StoredResponse, dump_json, size_of
 from .service import Service
 from .tenants import User
 
-__all__ = ["StoredCompletions"]
-
 MAX_PAGE_SIZE = 100
 _MAX_NOTES = 16
 _NOTE = re.compile(r"metadata\[(.{1,64})\]")

@@ -27,11 +27,6 @@ from .errors import ApiError, of_failure, unsupported
 from .tenants import ServedRun
 from .text_splitter import Piece, TextSplitter
 
-__all__ = [
-    "AnswerPart", "AnswerText", "CallPart", "ChoiceBuilder", "ChoiceEnded", "ChoiceEvent", "ChoiceFailed",
-    "PartBegan", "PartDelta", "PartEnded", "QuestionAsked", "ReasoningPart", "ServedChoice", "StepPart",
-    "check_answer", "read_choice", "stream_choices", "stream_model_calls", "text_of_step",
-]  # fmt: skip
 Follow = Literal["", "from_start", "from_now"]
 _WITHOUT_STEPS = ("text", "ask", "answer")
 _TYPED_STARTS = ("{", "<think>")

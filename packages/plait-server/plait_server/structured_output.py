@@ -11,8 +11,6 @@ from plait.core.sampling import StructuredOutput
 
 from .errors import invalid
 
-__all__ = ["ClientObject", "StructuredOutputFields"]
-
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 

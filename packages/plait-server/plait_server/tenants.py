@@ -29,8 +29,6 @@ from .bodies import resolve
 from .errors import ApiError, invalid
 from .settings import Settings, Tenant
 
-__all__ = ["Reservation", "ServedRun", "Tenants", "User", "hashed", "new_key", "used_by"]
-
 _DAY = 86_400.0
 MAX_SESSIONS_PER_TENANT = 1000
 """Browsers of one tenant that are logged in at the same time; the oldest are logged out first."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from plait.core.tools.calls import CALL_HEAD, CLOSE, OPEN, ObjectStream
 from plait.core.values import opening
 
-__all__ = ["Piece", "TextSplitter"]
-
 Piece = tuple[str, str]
 """Kind and text: `text`, `reasoning`, `call` (the name of the function), `arguments`, `ended`."""
 _THINK, _THINK_END = "<think>", "</think>"

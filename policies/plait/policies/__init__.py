@@ -1,3 +1,3 @@
-"""Policies: `schedule` orders and places steps, `stop` ends votes, `prune` gives branches up, `merge` makes one answer
-of many branches, `allocate` says how many branches there shall be.
+"""Policies: `schedule` orders and places steps, `stop` ends votes, `prune` cancels branches, `merge` makes one answer
+from many branches, `allocate` chooses the number of branches.
 """

@@ -1,4 +1,4 @@
-"""Actions as votes: what a turn of a model wants to do, in a form in which equal actions are equal."""
+"""Actions as votes: the tool calls or the answer of a model's turn, in a canonical form that can be compared."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from plait.core.task import Style, Task
 from plait.core.tools.canonical import canonical_text
 from plait.core.tools.turns import Dialect, read_calls
 
-__all__ = ["Actions", "By"]
-
 By = Literal["name", "arguments", "hierarchical", "multiset"]
 
 
 class Actions(Task):
-    """The task to say what to do next. An answer is the calls of a turn, or where a turn makes none, the answer of the
-    request's own task in it. A turn with a call that cannot be read is not an answer."""
+    """The task of choosing the next action. The answer is the turn's calls. If the turn makes none, the request's own
+    task reads the answer from it. A turn with an unreadable call has no answer."""
 
     inner: Task
     criterion: By = "hierarchical"
@@ -43,7 +41,7 @@ class Actions(Task):
         return None if answer is None else {"answer": answer}
 
     def key(self, answer: JsonValue) -> str:
-        """Return the canonical form of what `extract` returned, as far as `criterion` looks at it."""
+        """Return the canonical form of an action from `extract`, reduced to the parts that `criterion` compares."""
         match answer:
             case {"calls": list() as calls}:
                 actions = [self._call(call) for call in calls]
@@ -54,7 +52,7 @@ class Actions(Task):
                 raise ValueError(f"{answer!r:.200} is no action")
 
     def names(self, answer: JsonValue) -> str:
-        """Return the names of the tools that an action calls, in order; that of an answer for one that calls none."""
+        """Return the names of the tools that an action calls, in order, or "answer" if it calls none."""
         match answer:
             case {"calls": list() as calls}:
                 return json.dumps([call["name"] for call in calls if isinstance(call, dict)])
@@ -71,6 +69,6 @@ class Actions(Task):
         return f"{name} {canonical_text(arguments, schema, self._left_out(name))}"
 
     def _left_out(self, tool: str) -> Sequence[str]:
-        """Return the arguments that do not count: given as `argument` for all tools, or as `tool.argument`."""
+        """Return the arguments to ignore. `exclude` has them as `argument` for all tools or as `tool.argument`."""
         own = [name.removeprefix(f"{tool}.") for name in self.exclude if name.startswith(f"{tool}.")]
         return [*self.exclude, *own]

@@ -1,5 +1,5 @@
-"""Ballots of a join: the branches' answers in classes of equal ones, the branches without a vote, ties, and verdicts in
-words. The task says which answers are equal.
+"""Ballots of a join: classes of equal answers, branches without a vote, tie breaks and explained verdicts. The task
+decides which answers are equal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Signal = Literal["logprob", "mean", "tail", "bottom", "lowest", "entropy", "cert
 """Signals of the model's confidence in a result."""
 
 
-@dataclass(slots=True)  # not frozen: thousands are made at a time
+@dataclass(slots=True)  # Not frozen, because thousands are created at a time.
 class Ballot:
     """One branch's vote."""
 
@@ -38,7 +38,7 @@ class Ballot:
     answer: JsonValue
     key: str
     count: int = 1
-    """Votes of this branch: its own, and one for each branch given up in its favour (`Stop.merged_into`)."""
+    """Votes of this branch: its own votes, and one for each branch that was merged into it (`Stop.merged_into`)."""
 
     @property
     def result(self) -> Result:
@@ -56,9 +56,9 @@ class Roll:
     silent: list[str]
     """Finished branches without an answer."""
     missing: list[str]
-    """Branches that are not done, each with its state; given-up branches that another one votes for are left out."""
+    """Branches that are not done, each with its state, without the branches that were merged into another one."""
     pending: int
-    """Given-up branches whose vote goes to a branch that has not ended yet."""
+    """Number of cancelled branches that were merged into a branch that has not ended yet."""
     n: int
     """Number of all branches."""
 
@@ -73,7 +73,7 @@ class Class:
     """Ballots for one answer."""
 
     first: Ballot
-    """The earliest in the join's order."""
+    """The earliest of these ballots in the join's order."""
     ballots: list[Ballot] = field(default_factory=list[Ballot])
     votes: int = 0
     weight: float = 0.0
@@ -81,7 +81,7 @@ class Class:
 
 @dataclass(slots=True)
 class _ReadAnswer:
-    """The answer of a result, and the verifier's judgement of it."""
+    """The answer of a result, and the verifier's judgement of this answer."""
 
     task: weakref.ref[Task]
     result: weakref.ref[Result]
@@ -95,7 +95,7 @@ _MEMO_SIZE = 16_384
 
 
 def read_claim(branch: Branch, task: Task) -> Claim:
-    """Return the answer of a finished branch with its key, or `None`. Cached: a text is read once for each task."""
+    """Return the answer of a finished branch with its key, or `None`. Cached: each task reads a text once."""
     known = _read_answer(branch, task)
     return None if known is None else known.claim
 
@@ -115,7 +115,7 @@ def _read_answer(branch: Branch, task: Task) -> _ReadAnswer | None:
     if not branch.done or result is None or result.value is None:
         return None
     known = _MEMO.get(branch.step)
-    # A merge is asked after each end; to read all branches again each time would cost their square.
+    # A merge runs after each ended branch. Reading all branches again each time would take quadratic time.
     if known is not None and known.task() is task and known.result() is result:
         return known
     if result.extracted:
@@ -124,7 +124,7 @@ def _read_answer(branch: Branch, task: Task) -> _ReadAnswer | None:
         answer = task.extract(result.text if isinstance(task, Actions) else result.line)
     claim = None if answer is None else (answer, task.key(answer))
     if len(_MEMO) >= _MEMO_SIZE:
-        # Half goes at once: to drop one for each that comes would go through the list every time.
+        # Half of the entries are dropped at once: dropping one for each new entry would scan the list every time.
         for step in list(_MEMO)[: _MEMO_SIZE // 2]:
             _MEMO.pop(step, None)
     known = _MEMO[branch.step] = _ReadAnswer(weakref.ref(task), weakref.ref(result), claim)
@@ -160,7 +160,7 @@ def count_votes(branches: Iterable[Branch], task: Task, weights: Mapping[str, in
 
 
 class SettlingTally:
-    """Looks for one branch that decides a join alone, or for `enough` that are done (`Tally`)."""
+    """Finds a branch that decides a join alone, or counts up to `enough` finished branches (`Tally`)."""
 
     def __init__(self, settles: Callable[[Branch], bool], enough: int | None = None) -> None:
         self._settles, self._enough = settles, enough
@@ -175,16 +175,16 @@ class SettlingTally:
             self._found = self._found or self._settles(branch)
 
     def decided(self, outstanding: int) -> bool:
-        """Return whether one was found, or enough are done."""
+        """Return whether a deciding branch was found, or enough branches are done."""
         return outstanding <= 0 or self._found or (self._enough is not None and self._done >= self._enough)
 
 
 class Fold(Protocol):
-    """What a rule makes of a vote's branches as they end."""
+    """A rule's state, which takes in the branches of a vote as they end."""
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
-        """Take in a branch that has ended, with the key of its answer and its votes. A branch that another one votes
-        for has that one's key and 0 votes."""
+        """Add a branch that has ended, with the key of its answer and its votes. A branch that was merged into another
+        one has the other one's key and 0 votes."""
         ...
 
 
@@ -192,13 +192,13 @@ F = TypeVar("F", bound=Fold)
 
 
 class VoteTally:
-    """The votes of a join's branches, counted as they end (`Tally`): one step for each, however many there are."""
+    """Counts the votes of a join's branches as they end (`Tally`), in constant time for each branch."""
 
     def __init__(self, task: Task, weights: Mapping[str, int] | None = None) -> None:
         self.counts: dict[str, int] = {}
         """Votes of each answer, by its key."""
         self.votes: int = 0
-        """All of these together."""
+        """Number of all votes in `counts`."""
         self.top: int
         self.second: int
         self.top = self.second = 0
@@ -206,13 +206,13 @@ class VoteTally:
         self._task, self._weights = task, weights or {}
         self._first: str | None = None
         self.pending: int = sum(self._weights.values()) - len(self._weights)
-        """Votes that go to branches that have not ended, beside the one that each has."""
+        """Further votes of branches that have not ended, beside the one vote that each branch has."""
         self.by_step: dict[str, int] = {}
-        """Votes of a branch, by its step: its own once it has ended, and those of branches given up in its favour."""
+        """Votes of a branch, by its step: its own votes once it has ended, and the votes of branches merged into it."""
         self._ended: dict[str, tuple[Branch, str | None]] = {}
-        """By step, in the order in which they ended: branches, with the key of their answer."""
+        """Ended branches with the key of their answer, by step, in the order in which they ended."""
         self._merged_into: dict[str, str] = {}
-        """By step: the step that votes in its place."""
+        """The step that votes in place of a step, by the latter."""
         self._folds: dict[object, tuple[Any, int]] = {}
 
     @property
@@ -221,7 +221,7 @@ class VoteTally:
         return not self._weights
 
     def own_votes(self, branch: Branch) -> int:
-        """Return the votes that a branch has without those of others."""
+        """Return the votes of a branch, without the votes of branches merged into it."""
         return self._weights.get(branch.name, 1)
 
     def fold(self, criterion: object, make: Callable[[], F]) -> F:
@@ -239,9 +239,9 @@ class VoteTally:
         return state
 
     def ended(self, branch: Branch) -> None:
-        """Take in a branch that has ended."""
+        """Add the votes of a branch that has ended."""
         step = branch.step
-        # Reported twice, it votes once.
+        # A branch that is reported twice votes once.
         if step in self._ended:
             return
         waiting, own = self.by_step.pop(step, 0), self.own_votes(branch)
@@ -256,11 +256,11 @@ class VoteTally:
         self._add(step, waiting + own)
 
     def decided(self, outstanding: int) -> bool:
-        """Return whether the lead exceeds the votes that are out."""
+        """Return whether the lead exceeds the outstanding votes."""
         return outstanding <= 0 or self.top - self.second > outstanding + self.pending
 
     def _voter_of(self, step: str) -> str:
-        """Return the step that votes in a step's place, or "" for branches given up in favour of one another."""
+        """Return the step that votes in place of a step, or "" for branches that were merged in a circle."""
         for _ in range(len(self._merged_into) + 1):
             if step not in self._merged_into:
                 return step
@@ -268,7 +268,7 @@ class VoteTally:
         return ""
 
     def _add(self, step: str, votes: int) -> None:
-        """Give votes to a step, or to the one that votes in its place."""
+        """Add votes to a step, or to the step that votes in its place."""
         if not (step := self._voter_of(step)):
             return
         self.by_step[step] = self.by_step.get(step, 0) + votes
@@ -329,7 +329,7 @@ def find_winner(counted: Sequence[Class]) -> tuple[Class, str]:
         return tied[0], ""
     scores = [_logprob(group) for group in tied]
     known = [score for score in scores if score is not None]
-    # A class without log-probabilities must not lose for that.
+    # A class must not lose because it has no log-probabilities.
     if len(known) < len(tied):
         return tied[0], f", a tie of {len(tied)} settled by order"
     best = min(zip(known, tied, strict=True), key=lambda pair: (-pair[0], pair[1].first.place))[1]
@@ -337,13 +337,13 @@ def find_winner(counted: Sequence[Class]) -> tuple[Class, str]:
 
 
 def _logprob(group: Class) -> float | None:
-    """Return the sum of the voters' mean log-probabilities, if all have one."""
+    """Return the sum of the voters' mean log-probabilities, or `None` if a voter has none."""
     known = [ballot.count * ballot.result.logprob for ballot in group.ballots if ballot.result.logprob is not None]
     return math.fsum(known) if len(known) == len(group.ballots) else None
 
 
 def top_two(votes: Iterable[int]) -> tuple[int, int]:
-    """Return the highest and the second highest of some counts; 0 for a missing one."""
+    """Return the highest and the second highest count; a missing count is 0."""
     top = second = 0
     for vote in votes:
         if vote > top:
@@ -354,10 +354,10 @@ def top_two(votes: Iterable[int]) -> tuple[int, int]:
 
 
 def weigh_votes(roll: Roll, weight: Callable[[Ballot], float], what: str, left_out: Sequence[str] = ()) -> Verdict:
-    """Return the answer whose ballots weigh most together.
+    """Return the answer whose ballots have the greatest total weight.
 
     Ties go to the answer with more votes, then to the one whose first voter comes earliest in the join's order. `what`
-    names the weight; `left_out` is a list of remarks on branches that were left out before.
+    names the weight. `left_out` has remarks on branches that were excluded before.
     """
     counted = group_by_answer(roll.ballots, weight)
     if not counted:
@@ -411,9 +411,9 @@ def drop_ballots(roll: Roll, keep: Callable[[Ballot], bool]) -> tuple[Roll, list
 def measure_ballots(
     roll: Roll, value: Callable[[Result], float | None], what: str, remedy: str
 ) -> tuple[Roll, dict[int, float], list[str]]:
-    """Return the ballots that have a figure, the figures by place, and remarks on the branches without one.
+    """Return the ballots that have a value, the values by place, and remarks on the branches without a value.
 
-    Raises `PluginError` if there are ballots and none has the figure.
+    Raises `PluginError` if there are ballots and none has a value.
     """
     figures = {ballot.place: number for ballot in roll.ballots if (number := value(ballot.result)) is not None}
     if roll.ballots and not figures:
@@ -423,7 +423,7 @@ def measure_ballots(
 
 
 def confidence_signal(result: Result, by: Signal) -> float | None:
-    """Return a signal of confidence in nats, if the result has it: higher is surer, so entropy is negated."""
+    """Return a result's confidence signal in nats, or `None`. Entropy is negated, so a higher signal is surer."""
     if by == "logprob":
         return result.logprob
     signals = result.signals
@@ -439,7 +439,7 @@ def confidence_signal(result: Result, by: Signal) -> float | None:
 
 
 def clip(figures: dict[int, float], cap: float | None) -> dict[int, float]:
-    """Return the figures, limited to the range from median / `cap` to median * `cap`."""
+    """Return the values, clipped to the range from median / `cap` to median * `cap`."""
     if cap is None or not figures:
         return figures
     middle = percentile(list(figures.values()), 50.0)
@@ -457,12 +457,12 @@ def percentile(figures: Sequence[float], percent: float) -> float:
 
 
 def format_names(listed: Sequence[str]) -> str:
-    """Return some names, the first five and how many more."""
+    """Return the first five names and the number of further names."""
     return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
 
 
 def strip_thoughts(text: str, *, open_ended: bool = False) -> str:
-    """Return a text without its first `<think>` block; `open_ended`: also without a block that was cut off."""
+    """Return a text without its first `<think>` block. `open_ended` also removes a block that was cut off."""
     start = text.find("<think>")
     end = text.find("</think>", start) if start >= 0 else -1
     if end >= 0:

@@ -1,5 +1,5 @@
-"""The posterior over the answers of a vote, given how sure the model was of each: for the rule `cges` and the merge
-`posterior`."""
+"""The posterior over the answers of a vote, given the model's confidence in each vote. The rule `cges` and the merge
+`posterior` use it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from plait.core.result import Result
 
 from ._ballots import Signal, confidence_signal
 
-__all__ = ["AnswerPosterior", "vote_confidence"]
-
 EDGE = 1e-3
-"""A vote is never taken for surer than 1 - EDGE, nor for less sure than EDGE."""
+"""Votes' confidence is clipped to the range from EDGE to 1 - EDGE."""
 
 
 def vote_confidence(result: Result, by: Signal, temperature: float) -> float:
@@ -27,7 +25,7 @@ def vote_confidence(result: Result, by: Signal, temperature: float) -> float:
 
 
 class AnswerPosterior:
-    """Which answer is right, where all have the same prior (CGES, arXiv 2511.02603).
+    """The probability of each answer being right, under a uniform prior (CGES, arXiv 2511.02603).
 
     A vote for answer A of confidence c has the likelihood c if A is right, and (1 - c) / (K - 1) if another of the K
     answers is. K counts the answers seen and one unseen answer.
@@ -35,7 +33,7 @@ class AnswerPosterior:
 
     def __init__(self) -> None:
         self.votes: dict[str, int] = {}
-        """By key."""
+        """Votes of an answer, by its key."""
         self._wrong = 0.0
         """Sum of ln(1 - c) of all votes."""
         self._own: dict[str, float] = {}
@@ -49,7 +47,7 @@ class AnswerPosterior:
         self.votes[key] = self.votes.get(key, 0) + votes
 
     def chances(self) -> Mapping[str, float]:
-        """Return the posterior of each answer given, by its key; the rest to 1 is that of the unseen answer."""
+        """Return the posterior of each answer seen, by its key. The remainder up to 1 belongs to the unseen answer."""
         spread = math.log(max(1, len(self._own)))  # of K - 1: those seen but one, and the unseen one
         none = self._wrong - sum(self.votes.values()) * spread
         logs = {key: none + more + self.votes[key] * spread for key, more in self._own.items()}

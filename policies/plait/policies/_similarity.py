@@ -1,4 +1,4 @@
-"""Similarity of two unfinished traces, and measures of how good such a judgement is. Pure functions."""
+"""Similarity of two unfinished traces, and a measure of a similarity judge's quality. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def jaccard(a: Sequence[str], b: Sequence[str]) -> float:
-    """Return the size of the intersection of two sets over that of their union, 1 for two empty ones; in 0..1."""
+    """Return the Jaccard similarity of two sets, intersection size over union size (0..1; 1 if both are empty)."""
     left, right = frozenset(a), frozenset(b)
     union = len(left | right)
     return len(left & right) / union if union else 1.0
@@ -29,8 +29,8 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def grams(text: str, n: int = 3) -> Mapping[str, int]:
-    """Return how often each piece of n characters occurs in a text, a space put at either end: the plainest embedding
-    that needs no model."""
+    """Return the count of each n-gram of characters in a text, with a space added at both ends. This is an embedding
+    without a model."""
     padded = f" {text} "
     return Counter(padded[i : i + n] for i in range(max(1, len(padded) - n + 1)))
 
@@ -42,11 +42,11 @@ def counts_cosine(a: Mapping[str, int], b: Mapping[str, int]) -> float:
 
 
 def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
-    """Return the area under the ROC curve of a judge: the chance that a pair which came to the same answer has a higher
-    score than one which did not, equal scores counting half (Mann and Whitney, 1947).
+    """Return the area under a judge's ROC curve: the probability that a pair with equal answers scores higher than a
+    pair with different answers. Equal scores count half (Mann and Whitney, 1947).
 
-    `scores[i]` is the judge's score of the i-th pair of traces, `same[i]` whether both ended in the same answer. Time
-    is O(n log n). Raises `ValueError` if all pairs are of one kind: then it has no value.
+    `scores[i]` is the judge's score of the i-th pair of traces; `same[i]` is true if both gave the same answer. Time is
+    O(n log n). Raises `ValueError` if all pairs are of one kind, since the area is then undefined.
     """
     positive = sum(same)
     negative = len(same) - positive
@@ -66,8 +66,8 @@ def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
 
 
 def cluster(items: Sequence[T], threshold: float, like: Callable[[T, T], float]) -> list[int]:
-    """Return for each item the place of its cluster's first item. Greedy, in the order given: an item joins the most
-    similar cluster by `like` (the earliest of equals) if that reaches `threshold`."""
+    """Return for each item the place of its cluster's first item. Greedy, in the given order: an item joins the most
+    similar cluster by `like` (the earliest on a tie) if the similarity reaches `threshold`."""
     heads: list[int] = []
     likest: list[int] = []
     for place, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""What stop rules share: the votes that an event is about, and the branches to give up when a vote is over."""
+"""Base of the stop rules: find the votes that an event affects, and the branches to cancel when a vote is over."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Poll:
     ) -> None:
         self.task: Task
         self._branches, self.task = branches, task
-        # Where the join's merge counts the votes anyway, no branch need be looked at.
+        # If the join's merge counts the votes anyway, the branches need not be read.
         self._tally = tally if isinstance(tally, VoteTally) and tally.is_plain else count_votes(self.branches, task)
 
     def fold(self, criterion: object, make: Callable[[], F]) -> F:
-        """Return the state that `make` creates, fed with all ended branches. `criterion` is its key: a vote's tally
-        keeps it, so that each branch is looked at once, in the order in which they end."""
+        """Return the state that `make` creates, with all ended branches added. A vote's tally keeps the state under the
+        key `criterion`, so each branch is read once, in the order in which the branches end."""
         return self._tally.fold(criterion, make)
 
     @cached_property
@@ -46,21 +46,21 @@ class Poll:
         return self._tally.votes
 
     def lead(self) -> tuple[int, int]:
-        """Return the votes of the first and of the second answer."""
+        """Return the votes of the first answer and the votes of the second answer."""
         return self._tally.top, self._tally.second
 
 
 class StopRule(Policy):
-    """Base of the rules that end a vote. As soon as `enough` gives a reason, all branches that have not ended are given
-    up. It affects only joins that count votes (`Merge.votes`) with `on_failure="best-effort"`, and only branches that
-    no other step reads."""
+    """Base of the rules that end a vote. As soon as `enough` returns a reason, the rule cancels all branches that have
+    not ended. It affects only joins that count votes (`Merge.votes`) with `on_failure="best-effort"`, and only branches
+    that no other step reads."""
 
     def enough(self, poll: Poll) -> str | None:
         """Return why no more votes are needed, or `None`."""
         raise NotImplementedError
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
-        """Return the branches still out of every vote that this event ends."""
+        """Return the unfinished branches of every vote that this event ends."""
         if not isinstance(event, Succeeded | Failed) or view.subject is None:
             return ()
         stops: dict[str, Stop] = {}
@@ -75,12 +75,12 @@ class StopRule(Policy):
 
 
 def tolerant_votes(step: StepView) -> list[StepView]:
-    """Return the tolerant votes that read a step, or that read a step whose value it has just become."""
+    """Return the `best-effort` votes that read a step, or that read another step which this step has just completed."""
     return [join for join in tolerant_joins(step) if join.votes]
 
 
 def tolerant_joins(step: StepView) -> list[StepView]:
-    """Return the `best-effort` joins that read a step, or a step whose value it has just become."""
+    """Return the `best-effort` joins that read a step, or another step which this step has just completed."""
     joins: list[StepView] = []
     at: StepView | None = step
     while at is not None:
@@ -93,7 +93,7 @@ def tolerant_joins(step: StepView) -> list[StepView]:
 
 
 def stop_rest(join: StepView, branches: Sequence[Branch], reason: str, view: View) -> Iterator[tuple[str, Stop]]:
-    """Yield the branches that have not ended, by id, with the order to give them up."""
+    """Yield the id of each branch that has not ended, with the action that cancels it."""
     why = f"{join.plan.name} is decided: {reason}"
     for branch in branches:
         if not branch.state.ended and is_only_for(join, branch, view):
@@ -101,6 +101,6 @@ def stop_rest(join: StepView, branches: Sequence[Branch], reason: str, view: Vie
 
 
 def is_only_for(join: StepView, branch: Branch, view: View) -> bool:
-    """Whether a join alone reads a branch."""
+    """Return whether the join is a branch's only reader."""
     step = view.step(branch.step)
     return step is not None and all(reader == join for reader in step.consumers)

@@ -60,28 +60,34 @@ async def test_dynamo_is_told_the_session_and_the_expected_length():
     assert "x-dynamo-session-final" not in headers and body["nvext"] == {"agent_hints": {"priority": 7}}
 
 
-async def test_llm_d_is_told_the_session_the_run_the_burst_and_the_deadline():
+async def test_llm_d_gets_the_session_the_run_and_the_burst():
+    """And no limit for the first token: plait knows only limits of whole runs."""
     headers, body = await recorded("llm-d")
     assert headers == {
         "x-session-id": "r/s",
         "x-llm-d-inference-fairness-id": "r",
         "x-llm-d-burst-id": "b1",
         "x-llm-d-burst-size": "3",
-        "x-llm-d-slo-ttft-ms": "2500",
     }
     assert "nvext" not in body and "vllm_xargs" not in body
     headers, _ = await recorded("llm-d", replace(HINTED, burst="", burst_size=1))
     assert "x-llm-d-burst-id" not in headers
 
 
-async def test_vllm_is_told_everything_in_one_argument():
-    headers, body = await recorded("vllm")
-    assert headers == {"x-session-id": "r/o"} and body["priority"] == -7
-    assert json.loads(body["vllm_xargs"]["agentic_context"]) == {
-        "program": "r",
-        "task": "r/s",
-        "parent": "r/p",
-        "final": True,
+@pytest.mark.parametrize("kind", ["vllm", "vllm-router"])
+async def test_vllm_gets_everything_in_one_argument_and_the_trajectory_as_its_session(kind: str):
+    headers, body = await recorded(kind)
+    assert headers == {"x-session-id": "r/o"} and body["priority"] == -7 and body["session_id"] == "r/s"
+    context = body["vllm_xargs"]["agentic_context"]
+    assert isinstance(context, dict if kind == "vllm-router" else str)
+    context = context if isinstance(context, dict) else json.loads(context)
+    assert context.pop("step_id")
+    assert context == {
+        "program_id": "r",
+        "task_id": "r/s",
+        "session_id": "r/s",
+        "parent_program_id": "r/p",
+        "expected_resume": False,
         "priority": -7,
         "deadline_seconds": 2.5,
         "expected_output_length": 40,
@@ -165,15 +171,15 @@ async def test_the_plan_says_sessions_bursts_and_lengths():
     origins = {each: placed[f"{answer.run}:{each}"] for each in ("root", "fork-1", "fork-2", "next", "vote-1")}
     assert len({origins[each] for each in ("root", "fork-1", "fork-2", "next")}) == 1 != len(set(origins.values()))
     assert placed[f"{answer.run}:vote-2"] == origins["vote-1"]
-    by = {each["task"].rpartition("/")[2]: each for each in asked}
-    sessions = [each["task"].rpartition("/")[2] for each in asked]
+    by = {each["task_id"].rpartition("/")[2]: each for each in asked}
+    sessions = [each["task_id"].rpartition("/")[2] for each in asked]
     assert sessions.count("root") == 3, "the root, its first fork and what follows that share a session"
-    assert by["fork-2"]["parent"] == f"{answer.run}/root" and by["vote-1"]["parent"] == answer.run
-    assert {each["burst_size"] for each in asked if each["task"].endswith(("fork-2", "fork-3"))} == {3}
+    assert by["fork-2"]["parent_program_id"] == f"{answer.run}/root" and by["vote-1"]["parent_program_id"] == answer.run
+    assert {each["burst_size"] for each in asked if each["task_id"].endswith(("fork-2", "fork-3"))} == {3}
     assert by["vote-1"]["burst"] == by["vote-2"]["burst"] and by["vote-1"]["burst_size"] == 11
-    assert by["fork-2"]["final"] and not asked[sessions.index("root")]["final"]
+    assert not by["fork-2"]["expected_resume"] and asked[sessions.index("root")]["expected_resume"]
     assert asked[0].get("expected_output_length") is None, "nothing like it has ended"
-    lengths = [each["expected_output_length"] for each in asked if "vote" in each["task"]]
+    lengths = [each["expected_output_length"] for each in asked if "vote" in each["task_id"]]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > 10 and lengths[-1] == 5, "siblings come to count"
 
 

@@ -41,9 +41,6 @@ from .rows import (
     write_output,
 )  # fmt: skip
 
-__all__ = ["batch", "evaluate"]
-
-
 Sources = Annotated[
     list[str],
     typer.Argument(

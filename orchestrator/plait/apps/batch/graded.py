@@ -29,8 +29,6 @@ from ..common.output import Output, opened
 from ..common.rows import raw_rows
 from ..common.session import choose_model
 
-__all__ = ["Grading", "grade", "is_file"]
-
 _DRAWN_PROBLEMS = 100
 _QUICK_ROWS = 20
 _QUICK_PLANNERS = ("single", "sample:n=5", "route")

@@ -17,8 +17,6 @@ from ..common.dataset import DatasetQuestion
 from ..common.interrupt import Stopper
 from .rows import FIELDS, BatchRow, carried
 
-__all__ = ["allowed", "outcome"]
-
 
 def allowed(config: Config, text: str, request: Request) -> None:
     """Check a command's own request, and allow the code that they name. Raises what would make every row invalid."""

@@ -24,8 +24,6 @@ from ...runtime.client.config import Config
 from .outcome import allowed, outcome
 from .rows import BatchRow
 
-__all__ = ["check", "spread"]
-
 _BLOCKS = 4
 """Rows of a block, per row that an actor runs at once. A block's outcomes are reported when all of them are ready."""
 _CALLS = 2

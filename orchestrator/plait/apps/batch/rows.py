@@ -25,23 +25,6 @@ from ...core.values import as_text
 from ..common.files import written
 from ..common.rows import is_csv, raw_rows
 
-__all__ = [
-    "AS_HERE",
-    "COLUMNS",
-    "BatchRow",
-    "InputFields",
-    "Log",
-    "Order",
-    "carried",
-    "count_rows",
-    "has_answers",
-    "in_order",
-    "other_columns",
-    "read_rows",
-    "slips",
-    "write_output",
-]
-
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
 """What a row may say; all but `text` are the command's options where it leaves them out. Other columns are carried into
 the output."""

@@ -17,8 +17,6 @@ from ...core.provenance import Provenance
 from ..common.intervals import paired, wilson
 from ..common.output import Output, opened
 
-__all__ = ["Comparison", "PlannerComparison", "compare", "compared", "plot", "show"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlannerComparison:

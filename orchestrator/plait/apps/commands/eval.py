@@ -27,8 +27,6 @@ from ..common.progress import counting, for_each
 from ..common.session import opened_session
 from .compare import compared, plot, show
 
-__all__ = ["EvalCounts", "evaluated", "report", "solve_all", "writable"]
-
 
 class Problem(Protocol):
     """A problem with a check of its answers."""

@@ -17,8 +17,6 @@ from ...runtime.client.worker_factory import workers
 from ...runtime.plugins.loader import Plugins
 from ..common.output import opened
 
-__all__ = ["init"]
-
 _FILE = "plait.toml"
 _SERVER = "http://localhost:8000/v1"
 _TEMPLATE = """\

@@ -14,8 +14,6 @@ from ...runtime.journal.directory import RunEntry, RunStatus, entries
 from ..common.journals import Place, place_of
 from ..common.output import Json, Output, opened
 
-__all__ = ["STYLES", "about", "listing"]
-
 _STATUSES: tuple[str, ...] = get_args(RunStatus)
 STYLES = {"done": "green", "partial": "yellow", "failed": "red", "cancelled": "yellow", "interrupted": "magenta"}
 """By status: its colour."""

@@ -19,8 +19,6 @@ from ...runtime.client.config import Config
 from ..common.options import Common, Json, common_options
 from ..common.output import opened
 
-__all__ = ["briefed", "first_plan", "plan", "planned", "runs_without_model"]
-
 _FORMS = {"text": graph.text, "mermaid": graph.mermaid, "dot": graph.dot}
 
 

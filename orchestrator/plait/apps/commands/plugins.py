@@ -19,8 +19,6 @@ from ...runtime.plugins.loader import Plugins
 from ..common.options import Json
 from ..common.output import opened
 
-__all__ = ["fidelities", "plugins"]
-
 _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
 _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "search": "searches"}
 

@@ -24,8 +24,6 @@ from ...runtime.journal.journal import Journal
 from ...runtime.journal.location import Database, Location
 from ...runtime.journal.recorded_actions import read
 
-__all__ = ["UNREADABLE", "Estimate", "Forecast", "Lengths", "Times", "estimate", "recent_runs", "run_lengths"]
-
 Lengths = dict[str, list[int]]
 """Tokens of the ended steps of a run, by template."""
 Times = tuple[float, float, float]

@@ -20,8 +20,6 @@ from ..common.options import Json
 from ..common.output import Output, opened
 from ..control.command import find, steer
 
-__all__ = ["answer"]
-
 
 def answer(
     name: Annotated[

@@ -17,8 +17,6 @@ from ...runtime.plugins.loader import Plugins
 from ..common.options import Allow, Json
 from ..common.output import opened
 
-__all__ = ["replay"]
-
 _SHOWN = 600
 
 

@@ -25,8 +25,6 @@ from ..common.session import choose_model, opened_session
 from ..common.tree import StepTree, follow
 from .plan import briefed, planned, runs_without_model
 
-__all__ = ["run", "status_line"]
-
 
 @common_options
 def run(

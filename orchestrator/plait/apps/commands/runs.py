@@ -35,8 +35,6 @@ from ..control.distant import Distant
 from .listing import STYLES, about
 from .run import exit_code, name_why, show as show_answer
 
-__all__ = ["gc", "resume", "show"]
-
 _REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
 """Settings of a run that choose code to run, or where prompts and keys are sent."""
 _OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")

@@ -25,8 +25,6 @@ from ..common.options import Allow, Json
 from ..common.output import opened
 from ..doctor.checks import Check, all_checks
 
-__all__ = ["REMEDIES", "Reason", "reasons", "reasons_of_events", "why"]
-
 _FOLLOWS = ("dependency-failed", "run-failed", "step-failed", "cancelled")
 """Codes of what fails because something else did."""
 _ENGINE = ("model", "vllm", "torch", "memory", "data type", "shared memory", "disk", "gpu", "ray cluster", "cores")

@@ -10,8 +10,6 @@ from typing import Any
 from ...core.errors import UsageError
 from ...core.messages import did_you_mean
 
-__all__ = ["GuessedColumns", "guess_columns"]
-
 _TEXTS = ("question", "text", "prompt", "query", "input", "problem", "instruction", "sentence", "content", "request")
 """Usual names of what is asked, the likeliest first."""
 _WANTS = ("answer", "want", "label", "target", "expected", "gold", "solution", "output", "reference", "final_answer")

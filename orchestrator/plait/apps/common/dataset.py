@@ -13,8 +13,6 @@ from ...core.task import Environment, Task
 from ...runtime.plugins.loader import Plugins
 from .rows import read_problems
 
-__all__ = ["DatasetQuestion", "drawn_questions", "environment_of", "of_a_set", "read_questions"]
-
 
 @dataclass(frozen=True, slots=True)
 class DatasetQuestion:

@@ -12,8 +12,6 @@ from ...core.errors import PlaitError, UsageError
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
 from .output import DEBUG, SECOND_WORD
 
-__all__ = ["worded_error"]
-
 _DEEP = 8
 """How many errors behind an error are looked at."""
 

@@ -11,8 +11,6 @@ from ...core.errors import UsageError
 from ...core.messages import did_you_mean
 from ...core.ops import Plugin
 
-__all__ = ["list_names", "read_fields"]
-
 Fields = TypeVar("Fields", bound=BaseModel)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["write_private", "written"]
-
 
 @contextlib.contextmanager
 def written(path: Path) -> Generator[BinaryIO]:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from .output import DEBUG, CommandCancelled
 from .terminal import shown, shown_json
 
-__all__ = ["guarded"]
-
 
 def guarded(work: Callable[[], object], as_json: bool) -> int:
     """Do a command's work and return its exit code; errors are one line on standard error (and `{"error": …}` on

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-__all__ = ["CommandInterrupted", "Stopper", "handle_signals", "run_stoppable"]
-
 log = logging.getLogger("plait.apps")
 
 T = TypeVar("T")

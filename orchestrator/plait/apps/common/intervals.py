@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["paired", "wilson"]
-
 RESAMPLES = 2000
 _Z = 1.959963985  # of a 95 % interval
 

@@ -12,8 +12,6 @@ from ...runtime.client.config import Config
 from ...runtime.journal.directory import entries, find, place
 from ...runtime.journal.location import Location, located
 
-__all__ = ["Place", "journal_of", "place_of"]
-
 Place = Annotated[
     str | None,
     typer.Option("--from", metavar="PATH", help="Journal, folder or store; that of the settings by default."),

@@ -19,8 +19,6 @@ from rich.console import Console, RenderableType
 
 from .terminal import console, safe, shown_json
 
-__all__ = ["DEBUG", "SECOND_WORD", "CommandCancelled", "Json", "Output", "cancellable", "opened"]
-
 P = ParamSpec("P")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object as output; all else on standard error.")]

@@ -9,8 +9,6 @@ from typing import Any
 
 from ...core.interfaces import Planner
 
-__all__ = ["preflight"]
-
 _QUESTION = "What is 6 times 7?"
 
 

@@ -13,8 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .interrupt import Stopper
 from .output import Output
 
-__all__ = ["counting", "for_each"]
-
 _LINE_INTERVAL_S = 10.0
 """Seconds between two lines where there is no terminal."""
 

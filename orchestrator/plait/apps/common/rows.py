@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from ...core.errors import ConfigError, PlaitError
 from ...core.messages import did_you_mean
 
-__all__ = ["RawRow", "is_csv", "raw_rows", "read_problems"]
-
 _MOST_OF_A_CELL = 1 << 24
 _ROWS_OF_A_BATCH = 1_024
 _SHOWN_FAULTS = 5

@@ -27,11 +27,6 @@ from .interrupt import Stopper
 from .output import Output
 from .terminal import safe
 
-__all__ = [
-    "Session", "ask_on_terminal", "choose_model", "engine_name", "join", "offer_model", "opened_session",
-    "refuse_model",
-]  # fmt: skip
-
 _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
 
 

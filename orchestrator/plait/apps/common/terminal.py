@@ -12,8 +12,6 @@ from typing import TextIO
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.segment import Segment
 
-__all__ = ["CleanOutput", "console", "safe", "shown", "shown_json"]
-
 _SHOWN = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"}  # U+241B means escape
 _SHOWN |= {0x7F: 0x2421}
 _SHOWN |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)  # C1: U+009B begins a sequence on some terminals

@@ -20,8 +20,6 @@ from ...runtime.client.answer import Report, RunEnded, RunEvent
 from ...runtime.client.handle import Handle
 from .terminal import safe
 
-__all__ = ["StepTree", "follow"]
-
 _MARKS = {
     "waiting": ("·", "dim"),
     "ready": ("○", "dim"),

@@ -20,19 +20,6 @@ from ..common.options import Json
 from ..common.output import Output, opened
 from .distant import Distant, under_way
 
-__all__ = [
-    "RunUnderWay",
-    "cancel",
-    "find",
-    "follow",
-    "pause",
-    "processes",
-    "row_of",
-    "set_",
-    "steer",
-    "store_of_settings",
-]
-
 RunUnderWay = Annotated[
     str | None,
     typer.Argument(metavar="RUN", help="A run's id or a unique prefix of it (at least 4 characters where the run is "

@@ -15,8 +15,6 @@ from ...core.errors import WorldError
 from ...runtime.control.socket import peers
 from ...runtime.journal.directory import default_folder
 
-__all__ = ["detached"]
-
 
 def detached(words: Sequence[str], seconds: float = 300.0) -> dict[str, Any]:
     """Start a command, wait until its run has started, and return run, process, socket, and the file of its output. A

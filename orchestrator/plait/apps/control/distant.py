@@ -21,8 +21,6 @@ from ...runtime.journal.resume import Rebuilder
 from ...runtime.plugins.loader import Plugins
 from ...runtime.runlog import RunRecord
 
-__all__ = ["Distant", "under_way"]
-
 _OFTEN = 0.5
 """Least seconds between two looks at a run that is followed."""
 _PATIENT = 4.0

@@ -15,8 +15,6 @@ from ..common.terminal import safe
 from .command import processes, store_of_settings
 from .distant import under_way
 
-__all__ = ["show_live"]
-
 _INTERVAL_S = 1.0
 
 

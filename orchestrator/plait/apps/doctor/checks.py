@@ -26,8 +26,6 @@ from ...runtime.client.config import Config
 from ...runtime.client.models import BUNDLED, INSTALL, NO_MODEL, named
 from ...runtime.client.worker_factory import fit_model, lacks_model
 
-__all__ = ["Check", "all_checks", "memory_limits", "wants_engine"]
-
 GIB = 1 << 30
 _NEED_MEMORY = 2.0  # GiB for one engine with the bundled model, its Ray actor and Ray itself
 _WANT_MEMORY = 4.0

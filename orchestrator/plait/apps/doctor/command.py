@@ -24,8 +24,6 @@ from ..common.preflight import preflight
 from ..common.session import opened_session
 from .checks import Check, all_checks, wants_engine
 
-__all__ = ["doctor"]
-
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 _PROMPT = "3 5 7 11 -> 24"
 

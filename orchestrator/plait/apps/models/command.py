@@ -16,8 +16,6 @@ from .convert import convert as converted
 from .fetch import get as fetch
 from .standing import StandingEngine, standing
 
-__all__ = ["get", "listing"]
-
 
 def get(
     source: Annotated[

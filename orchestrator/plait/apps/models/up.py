@@ -24,8 +24,6 @@ from ..common.output import Output, opened
 from ..common.session import refuse_model
 from .standing import StandingEngine, began, make_folder, put, standing, take_down
 
-__all__ = ["down", "up"]
-
 _SLOTS = 128
 """Default number of requests that an engine decodes together, the same as the worker `engine`'s."""
 _START_TIMEOUT_S = 600.0

@@ -17,8 +17,6 @@ import typer
 from ...core.errors import UsageError
 from ..common.output import opened
 
-__all__ = ["KINDS", "NewKind", "new", "tried"]
-
 NewKind = Literal["planner", "policy", "merge", "task", "tool", "worker", "search", "scorer"]
 KINDS: dict[str, tuple[str, str]] = {
     "planner": ("Why is the sky blue?", "--planner {file}:{name}"),

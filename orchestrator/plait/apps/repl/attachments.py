@@ -11,8 +11,6 @@ from ...core.chat import ImagePart, ImageUrl, Message, TextPart
 from ...core.errors import UsageError
 from ...core.messages import pluralise
 
-__all__ = ["Attachment", "attachment", "fence", "message_of"]
-
 LONGEST = 400_000
 """Bytes of a text."""
 LARGEST = 10_000_000

@@ -18,8 +18,6 @@ from typing import Any, TextIO
 
 from ..common.terminal import safe
 
-__all__ = ["Cells", "is_complete"]
-
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 

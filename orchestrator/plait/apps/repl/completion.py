@@ -25,8 +25,6 @@ from ..common.terminal import safe
 from .commands import COMMANDS, find
 from .conversation import Repl
 
-__all__ = ["ReplCompleter"]
-
 _MOST = 200  # names that Python offers at one place
 
 

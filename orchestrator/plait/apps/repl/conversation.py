@@ -23,8 +23,6 @@ from .session import GivenUp, ReplSession
 from .state import ReplTurn
 from .view import Screen
 
-__all__ = ["Repl"]
-
 _TREE_ROWS = 12
 """Maximum number of lines of a finished run's tree that stay on the screen; /branches shows all of them."""
 

@@ -20,8 +20,6 @@ from .session import ReplSession
 from .state import Manner
 from .view import Screen
 
-__all__ = ["converse_plainly"]
-
 
 def converse_plainly(config: Config, manner: Manner, source: TextIO | None = None) -> int:
     """Take lines from `source` (standard input) until it ends or says /quit; return the exit code."""

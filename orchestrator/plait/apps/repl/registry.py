@@ -11,16 +11,6 @@ from typing import Any, Literal
 from ...core.errors import UsageError
 from ...core.messages import did_you_mean
 
-__all__ = [
-    "COMMANDS",
-    "Command",
-    "command",
-    "cut_words",
-    "find",
-    "path_of",
-    "take_flags",
-]
-
 Do = Callable[[Any, str], Awaitable[None]]
 """What a command does, given the conversation (`Repl`) and the words after the command."""
 Kind = Literal["", "text", "planner", "policy", "task", "merge", "model", "step", "turn", "file", "budget", "command"]

@@ -34,8 +34,6 @@ from ..models.standing import joined
 from .attachments import Attachment, message_of
 from .state import Manner, ReplTurn
 
-__all__ = ["GivenUp", "ReplSession", "state_dir"]
-
 _OWN = ("ray", "engine")
 """Workers that load a model themselves."""
 

@@ -23,8 +23,6 @@ from ...runtime.plugins.spec import spelled
 from ..common.terminal import safe
 from .attachments import Attachment, fence
 
-__all__ = ["Manner", "ReplTurn", "as_markdown", "dump", "load"]
-
 FORMAT = 1
 _SURE = ("confidence", "tail", "bottom", "lowest")
 

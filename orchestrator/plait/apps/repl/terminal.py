@@ -38,8 +38,6 @@ from .session import ReplSession, state_dir
 from .state import Manner
 from .view import Screen, cut
 
-__all__ = ["Conversation", "converse", "wants_more"]
-
 _PROMPT = "plait> "
 _MENU = 6
 """Rows kept free for completions."""

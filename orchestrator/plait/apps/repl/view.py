@@ -18,8 +18,6 @@ from ...core.record import StepRecord
 from ...core.values import as_text
 from ..common.terminal import CleanOutput, safe
 
-__all__ = ["Screen", "cut", "story"]
-
 _STYLES = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "expanded": "blue"}
 _PLAIN_WIDTH = 100
 _LONG = 600  # characters

@@ -16,8 +16,6 @@ from ...core.values import as_text
 from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
-__all__ = ["atif"]
-
 VERSION = "ATIF-v1.7"
 
 

@@ -16,8 +16,6 @@ from ...core.record import StepRecord
 from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
-__all__ = ["chrome_events", "ray_events"]
-
 _COLOURS = {"succeeded": "good", "failed": "terrible", "lost": "terrible", "stopped": "bad", "": "generic_work"}
 _ENDED_AT_ALL = 1e-6
 

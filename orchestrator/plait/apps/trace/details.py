@@ -17,8 +17,6 @@ from ...core.values import as_text
 from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
-__all__ = ["limits", "named", "record", "steps_in_detail"]
-
 _LEFT_OUT = ("op", "deltas", "counts", "result", "run")
 """Of an attempt: what the record does not have, or has in another form."""
 

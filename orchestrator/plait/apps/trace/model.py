@@ -10,8 +10,6 @@ from ...core.record import StepRecord
 from ...core.result import Failure, Usage
 from ...runtime.runlog import AttemptRecord, WorkerRecord
 
-__all__ = ["AnswerVotes", "Clock", "Contact", "Segment", "Trace", "Vote"]
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerVotes:

@@ -16,8 +16,6 @@ from ...core.record import StepRecord
 from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
-__all__ = ["mooncake"]
-
 BLOCK = 512
 """Tokens of a block: Mooncake's."""
 

@@ -16,8 +16,6 @@ from ...core.ops import Text, Tokens
 from ...core.result import Result, Usage
 from .model import Contact, Segment
 
-__all__ = ["CallContext", "prefix_tree"]
-
 Unit = int | str
 _WORD = re.compile(r"\s*\S+|\s+")
 _LOOKED_AT = 64

@@ -18,8 +18,6 @@ from .model import Clock, Trace
 from .prefixes import CallContext, prefix_tree
 from .votes import votes_of
 
-__all__ = ["UNFINISHED", "trace_of"]
-
 UNFINISHED = "the journal ends before the run did: it was cut short, or it is still running"
 """The note of a trace whose journal does not tell its run's end."""
 

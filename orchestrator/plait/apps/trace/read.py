@@ -22,8 +22,6 @@ from ...runtime.telemetry import model_name
 from .model import Clock, Trace
 from .projection import trace_of
 
-__all__ = ["Watch", "default_name", "read_trace"]
-
 Watch = Callable[[Event, Machine, Sequence[Action]], None]
 """What is shown each event, the machine after it and what followed, as a driver's watchers are."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter
 
-__all__ = ["export_spans"]
-
 
 def export_spans(
     journal: Location, made: Trace, content: bool, path: Path | None, exporter: SpanExporter | None = None

@@ -14,8 +14,6 @@ from ...core.task import Task
 from ...core.values import as_text
 from .model import AnswerVotes, Vote
 
-__all__ = ["votes_of"]
-
 
 def votes_of(steps: Sequence[StepRecord], task: Task) -> list[Vote]:
     """Return the verdicts of all joins with more than one branch, in the order in which they were reached."""

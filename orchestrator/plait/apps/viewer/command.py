@@ -29,8 +29,6 @@ from ..trace.read import default_name, read_trace
 from ..trace.spans import export_spans
 from .page import page
 
-__all__ = ["view"]
-
 Form = Literal["html", "chrome", "otel", "json", "atif", "mooncake"]
 _ENDINGS = {"html": ".html", "otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}
 """Ends of the default names, where they are not `.FORMAT.json`."""

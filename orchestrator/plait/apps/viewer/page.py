@@ -20,8 +20,6 @@ from ...runtime.runlog import AttemptRecord
 from ..trace.details import steps_in_detail
 from ..trace.model import Segment, Trace, Vote
 
-__all__ = ["MOST_TEXT", "data_of", "live_page", "page", "page_headers", "runs_page"]
-
 MOST_TEXT = 20_000
 """Characters of one text that the page holds."""
 MOST_TOTAL = 12_000_000

@@ -1,1 +1,1 @@
-"""Tools: how they are declared, their schemas, and the context of a call."""
+"""Tools: declarations, schemas, and the context of a call."""

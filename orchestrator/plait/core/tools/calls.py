@@ -1,6 +1,6 @@
-"""Calls of tools in what a model writes: as OpenAI's API has them, as plain JSON, and inside `<tool_call>` tags.
+"""Tool calls in a model's text: in the format of OpenAI's API, as plain JSON, and inside `<tool_call>` tags.
 
-Text that cannot be read as a call gives an explanation, and never raises.
+An invalid call gives an explanation and never raises.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BETWEEN = re.compile(r"\s+|\S")
 
 
 class ReadCall(NamedTuple):
-    """A call that a model has written. `wrong` says why it cannot be made; then the arguments are the text they are."""
+    """A call in a model's text. `wrong`: why the call is invalid; its arguments are then the raw text."""
 
     name: str
     arguments: JsonValue
@@ -36,8 +36,8 @@ class ReadCall(NamedTuple):
 
 def read_calls_in(value: JsonValue, depth: int = 8) -> Iterator[ReadCall]:
     """Yield the calls in a JSON value, in order: `{"name": …, "arguments": {…}}`, OpenAI's `{"function": {…}}`, alone,
-    in a list or under `tool_calls`. Arguments that are JSON in a text are read. Lists in lists deeper than `depth` are
-    not looked into."""
+    in a list or under `tool_calls`. Arguments given as JSON text are parsed. Lists nested deeper than `depth` are
+    ignored."""
     match value:
         case dict() | list() if depth < 0:
             return
@@ -64,8 +64,7 @@ def loads(text: str) -> JsonValue:
 
 
 def call_text(name: str, arguments: str) -> str:
-    """Return a call as models write it by themselves, with its tags. Arguments that are no JSON object stay the text
-    they are.
+    """Return a call in the native format of models, with its tags. Arguments other than a JSON object stay raw text.
 
     >>> call_text("add", '{"a": 1}')
     '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
@@ -79,7 +78,7 @@ def call_text(name: str, arguments: str) -> str:
 
 
 class ObjectStream:
-    """A JSON object that arrives in pieces: finds its end, and writes it with the spaces of `json.dumps`.
+    """A JSON object that arrives in pieces: detects its end, and returns it in the spacing of `json.dumps`.
 
     >>> stream = ObjectStream()
     >>> [stream.feed(piece) for piece in ('{"a":', '"caf\\\\u00e', '9","b":[1,2]', '}</tool_call>')]

@@ -1,4 +1,4 @@
-"""The canonical form of a call's arguments: two calls that a tool takes for the same have equal forms."""
+"""The canonical form of a call's arguments: equivalent calls of a tool have equal forms."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import cast
 
 from pydantic import JsonValue
-
-__all__ = ["canonical", "canonical_text"]
 
 _HOPS = 16
 """References that lead to references, at most."""
@@ -20,9 +18,9 @@ def canonical(
 ) -> dict[str, JsonValue]:
     """Return arguments in canonical form, without those `excluded`.
 
-    With the tool's JSON schema (`parameters`): arguments left out get their default; a number written as text becomes
-    one where only a number may stand, and `"true"` a boolean; a whole number is an integer; the items of a set are
-    sorted. What does not fit the schema stays as it is.
+    With the tool's JSON schema (`parameters`): omitted arguments get their default; text becomes a number or boolean if
+    the schema allows nothing else; a whole number becomes an integer; the items of a set are sorted. A value that does
+    not fit the schema stays unchanged.
 
     >>> canonical({"k": "3"}, {"properties": {"k": {"type": "integer"}, "page": {"default": 1}}})
     {'k': 3, 'page': 1}
@@ -35,7 +33,7 @@ def canonical(
 def canonical_text(
     arguments: Mapping[str, JsonValue], parameters: Schema | None = None, excluded: Collection[str] = ()
 ) -> str:
-    """Return the canonical form as JSON with sorted keys, to be compared.
+    """Return the canonical form as JSON with sorted keys, for comparison.
 
     >>> canonical_text({"b": 2.0, "a": 1})
     '{"a": 1, "b": 2}'
@@ -111,7 +109,7 @@ def _scalar(value: str, types: Collection[str]) -> JsonValue:
 
 
 def _matching_choice(value: JsonValue, choices: list[Schema]) -> dict[str, JsonValue]:
-    """Return the schema of several that a value fits as it is; else one of no text that it may be read by."""
+    """Return the first schema whose type the value has; else a schema with the types of all choices."""
     kind = _kind(value)
     for choice in choices:
         types = _types(choice)

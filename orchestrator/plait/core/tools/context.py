@@ -1,6 +1,6 @@
-"""The context of a tool's call, and the question that a tool may put to a person.
+"""The context of a tool call, and the question that a tool may ask a person.
 
-A function with a parameter annotated `ToolContext` is given one; the tool's schema does not contain the parameter.
+A function's parameter annotated `ToolContext` receives the context; the tool's schema omits this parameter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Question(Frozen):
     """A question that a person has to answer before a run can continue."""
 
     id: str
-    """`run:step?n`: the n-th question of that step. The same after a resume."""
+    """`run:step?n`: the n-th question of the step. A resume keeps the id."""
     run: str
     step: str
     """Step id."""
@@ -29,11 +29,11 @@ class Question(Frozen):
     choices: tuple[JsonValue, ...] = ()
     """What may be answered; empty where anything may."""
     call: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda call: call is None)
-    """Of a question whether a call is allowed: its `tool` and `args`. Other than yes and no, the answer may be
-    `{"args": {…}}`, other arguments, and `{"approved": false, "reason": …}`."""
+    """For the approval of a call: its `tool` and `args`. Apart from yes and no, the answer may be `{"args": {…}}` with
+    other arguments, or `{"approved": false, "reason": …}`."""
 
     def check(self, value: JsonValue) -> JsonValue:
-        """Return an answer in the form of the choice that it means. Raises `Unanswered` if it matches no choice.
+        """Return the choice that an answer matches. Raises `Unanswered` if the answer matches no choice.
 
         >>> question = Question(id="r:s?1", run="r", step="r:s", text="Go on?", choices=("yes", "no"))
         >>> question.check(" YES ")
@@ -75,17 +75,17 @@ class Question(Frozen):
 
 
 class Answerer(Frozen):
-    """Who answers questions. Whether a call is allowed (`Question.call`) is not answered by who asked for it."""
+    """A person or tenant who answers questions. A tenant may not approve calls of its own runs (`Question.call`)."""
 
     name: str = "operator"
-    """As the journal names it: `operator`, `user ann`, `tenant ann`."""
+    """Name in the journal: `operator`, `user ann`, `tenant ann`."""
     tenant: str = ""
-    """The tenant of a server that it is; empty: none, but somebody on the machine itself."""
+    """The server's tenant; empty for a local user of the machine."""
     approves: bool = True
     """Whether it may allow calls."""
 
     def check(self, question: Question, asked_by: str) -> None:
-        """Raise `NotAllowed` where it may not answer a question of a run that the tenant `asked_by` has submitted."""
+        """Raise `NotAllowed` unless this answerer may answer a question of a run of the tenant `asked_by`."""
         if question.call is None:
             return
         if not self.approves:
@@ -103,12 +103,12 @@ class GivenAnswer(Frozen):
     value: JsonValue
     by: Answerer
     at: float
-    """When, in seconds from 1970."""
+    """Unix time in seconds."""
     call: dict[str, JsonValue] | None = None
-    """What was allowed or denied: the call of the question."""
+    """The approved or denied call of the question."""
 
     def counts(self, question: Question, asked_by: str) -> bool:
-        """Whether a resumed run may take it for the answer to a question: given by one who may, for this very call."""
+        """Return whether a resumed run accepts a recorded answer: an authorised answerer gave it for the same call."""
         try:
             self.by.check(question, asked_by)
         except NotAllowed:
@@ -117,14 +117,12 @@ class GivenAnswer(Frozen):
 
 
 class ToolContext:
-    """The call that a tool serves.
+    """Context of a tool call.
 
     Attributes:
-        run: id of the run.
-        step: id of the step, unique among all runs.
-        attempt: number of this try, unique among all tries of all steps.
-        key: an idempotency key. It stays the same when the step is tried again or its run resumed, and no other step
-            has it. Hand it to a service that keeps a request with a known key from taking effect twice.
+        run: id of the run. step: id of the step, unique among all runs. attempt: number of the attempt, unique among
+        all attempts of all steps. key: an idempotency key. A retry or a resume keeps the key, and no other step has the
+        same key. Pass the key to a service that ignores repeated requests with the same key.
 
     >>> from plait import ToolCall, Orchestrator, Plan, Step, ToolContext, tool
     >>> @tool
@@ -145,7 +143,7 @@ class ToolContext:
         self._asked = 0
 
     async def ask(self, question: str, choices: Sequence[JsonValue] = ()) -> JsonValue:
-        """Put a question to a person and return the answer (one of `choices`, if there are any).
+        """Ask a person a question and return the answer (one of `choices`, if given).
 
         Question and answer are written to the journal, so a resumed run does not ask again. Raises `Unanswered` if
         no one can be asked.
@@ -153,7 +151,7 @@ class ToolContext:
         return await self._put(self._question(question, choices))
 
     def ask_and_wait(self, question: str, choices: Sequence[JsonValue] = ()) -> JsonValue:
-        """Do the same from a tool that is an ordinary function: it runs on a thread of its own, which waits."""
+        """Ask as `ask` does, from a synchronous tool: the tool's own thread waits for the answer."""
         return self._put_and_wait(self._question(question, choices))
 
     def _question(self, text: str, choices: Sequence[JsonValue]) -> Question:

@@ -1,4 +1,4 @@
-"""Reads a Google-style docstring: its text, and what its `Args:` section says of each argument."""
+"""Parses a Google-style docstring: its text, and the descriptions in its `Args:` section."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Docstring(NamedTuple):
 
 
 def _read_arguments(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (argument, description) of an `Args:` section; what stands deeper than its first line continues an item."""
+    """Yield (argument, description) of an `Args:` section; a line with deeper indentation continues an item."""
     indent: int | None = None
     item: tuple[str, list[str]] | None = None
     for line in lines:

@@ -1,4 +1,4 @@
-"""JSON schemas of tools: what a call needs, what its value holds, and whether one value can be another's argument."""
+"""JSON schemas of tools: a call's arguments, its value's parts, and the compatibility of values with arguments."""
 
 from __future__ import annotations
 
@@ -6,17 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
-
-__all__ = [
-    "Schema",
-    "arguments",
-    "is_assignable",
-    "made_kinds",
-    "needed_kinds",
-    "part",
-    "required_arguments",
-    "schema_of",
-]
 
 Schema = Mapping[str, JsonValue]
 _DEEPEST = 6
@@ -32,7 +21,7 @@ _STANDARD = frozenset(
 
 
 def snake(name: str) -> str:
-    """Return a name in one spelling.
+    """Return a name in snake case.
 
     >>> snake("flightId"), snake("Order-IDs")
     ('flight_id', 'order_ids')
@@ -41,7 +30,7 @@ def snake(name: str) -> str:
 
 
 def resolve(schema: JsonValue | Schema, root: Schema) -> Schema:
-    """Return a schema with its `$ref` followed, and without `null` among its choices."""
+    """Return a schema with its `$ref` resolved, and without `null` in its `anyOf`."""
     here = _schema(schema)
     for _ in range(_DEEPEST):
         ref, several = here.get("$ref"), here.get("anyOf") or here.get("oneOf") or here.get("allOf")
@@ -99,7 +88,7 @@ def kind(name: str, schema: Schema) -> str:
 
 
 def needed_kinds(parameters: Schema) -> dict[str, str]:
-    """Return the required arguments that another tool may have to produce, with what they are (`kind`)."""
+    """Return the required arguments that another tool may have to produce, with their kinds (`kind`)."""
     known = arguments(parameters)
     kinds: dict[str, str] = {}
     for name in required_arguments(parameters):
@@ -112,7 +101,7 @@ def needed_kinds(parameters: Schema) -> dict[str, str]:
 
 
 def made_kinds(returns: Schema) -> frozenset[str]:
-    """Return the kinds in a tool's value, as `needs` names them; the `id` of a `Flight` is a `flight_id` too."""
+    """Return the kinds in a tool's value, named as in `needed_kinds`; the `id` of a `Flight` is also a `flight_id`."""
     return frozenset(_list_made_kinds("", returns, returns, 0))
 
 
@@ -131,8 +120,8 @@ def _list_made_kinds(name: str, schema: JsonValue | Schema, root: Schema, depth:
 
 
 def part(returns: Schema, path: Sequence[str]) -> Schema | None:
-    """Return the schema of a part of a value (`["flights", "0", "id"]`), `{}` if nothing is known of it, `None` if
-    there is no such part."""
+    """Return the schema of a part of a value (`["flights", "0", "id"]`): `{}` if unknown, `None` if the part does not
+    exist."""
     root, here = returns, resolve(returns, returns)
     for key in path:
         properties = here.get("properties")
@@ -152,8 +141,8 @@ def part(returns: Schema, path: Sequence[str]) -> Schema | None:
 
 
 def is_assignable(given: Schema, wanted: Schema) -> bool:
-    """Whether a value of one schema can be an argument of another, as far as types, `format` and titles tell. What is
-    not known fits."""
+    """Return whether a value of one schema fits an argument of another, by types, `format` and titles. An unknown
+    property fits."""
     have, want = _types(given), _types(wanted)
     if have and want and not have & want and not ("integer" in have and "number" in want):
         return False

@@ -56,7 +56,7 @@ class ToolSpec(Frozen):
     side_effects: bool = False
     """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
     idempotent: bool = False
-    """Calling it twice does what calling it once does, so it may be tried again although it changes the world."""
+    """Calling the tool twice has the same effect as one call, so a call may be retried despite its side effects."""
     approve: bool = False
     """A person has to allow each call before it is made."""
 
@@ -95,13 +95,13 @@ class Tool(Generic[P, R]):
         self.side_effects = side_effects
         """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
         self.idempotent = idempotent
-        """Calling it twice does what calling it once does."""
+        """Calling the tool twice has the same effect as one call."""
         self.timeout = timeout
         """Seconds that a call may take, or `None`."""
         self.is_async: bool = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
         self.context: str | None
         self._names, self._model, self.context = _arguments(fn, self.name, doc.arguments)
-        """`context` is the name of the parameter that is given a `ToolContext`, if there is one."""
+        """`context`: name of the parameter that receives a `ToolContext`, if any."""
         self.parameters: dict[str, JsonValue] = _json_schema(self._model, self.name)
         """JSON schema of the arguments, an object."""
         functools.update_wrapper(self, fn)
@@ -119,7 +119,7 @@ class Tool(Generic[P, R]):
 
     @functools.cached_property
     def suspends(self) -> bool:
-        """Whether a call may wait for something: an async function without an `await` ends where it is called."""
+        """Whether a call may suspend: an async function without an `await` ends immediately."""
         code: types.CodeType | None = getattr(self.fn, "__code__", None)
         if code is None or not code.co_flags & inspect.CO_COROUTINE:
             return True
@@ -139,9 +139,9 @@ class Tool(Generic[P, R]):
         )
 
     def bind(self, args: Mapping[str, JsonValue]) -> dict[str, object]:
-        """Return keyword arguments for the function: those given, checked and turned into the types it asks for.
+        """Return the function's keyword arguments, validated and converted to the annotated types.
 
-        Raises `ToolError` naming the argument and what was expected of it.
+        Raises `ToolError` with the argument's name and the expected value.
         """
         if not args and not self._names:
             return {}
@@ -198,14 +198,11 @@ def tool(
     parameter annotated `ToolContext` receives the context of the call and is not in the schema.
 
     Args:
-        fn: the function.
-        name: name that plans use; the function's own by default.
-        description: in place of the docstring's text.
-        side_effects: calling it changes the world. A failed call is never tried a second time, nor a call whose outcome
-            is unknown because the process ended.
-        idempotent: calling it twice does what calling it once does, so it may be tried again all the same.
-        timeout: seconds that a call may take.
-        approve: a person has to allow each call before it is made, and may change its arguments.
+        fn: the function. name: name that plans use; the function's own by default. description: in place of the
+        docstring's text. side_effects: calls have side effects. A failed call is never retried, nor a call with an
+        unknown outcome because the process ended. idempotent: calling the tool twice has the same effect as one call,
+        so a call may be retried. timeout: seconds that a call may take. approve: a person must approve each call first,
+        and may change its arguments.
 
     Raises:
         ToolSchemaError: the function cannot be a tool; says why and what to write instead.
@@ -260,11 +257,11 @@ def _check_callable(fn: object, name: str) -> None:
 def _arguments(
     fn: Callable[..., object], name: str, described: Mapping[str, str]
 ) -> tuple[dict[str, str], type[BaseModel], str | None]:
-    """Return the parameters' names by field of the model that checks them, the model, and the name of the parameter
-    that is given a `ToolContext`.
+    """Return the parameters' names by field of the validation model, the model, and the name of the parameter that
+    receives a `ToolContext`.
 
-    The fields have names of our own with the parameters' as aliases, since not every parameter's name (`_x`, `copy`,
-    `model_config`) can be a pydantic field's.
+    The fields have generated names, with the parameters' names as aliases, since not every parameter's name (`_x`,
+    `copy`, `model_config`) can be a pydantic field's.
     """
     try:
         parameters = inspect.signature(fn).parameters
@@ -360,7 +357,7 @@ def _description(hint: object) -> str | None:
 
 
 class _Schema(GenerateJsonSchema):
-    """JSON schema without the titles that pydantic makes up of names: they cost tokens and say nothing."""
+    """JSON schema without pydantic's generated titles, which cost tokens and repeat the names."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
@@ -392,7 +389,7 @@ def _json_schema(model: type[BaseModel], name: str) -> dict[str, JsonValue]:
 
 
 def _returned(fn: Callable[..., object]) -> dict[str, JsonValue]:
-    """Return the JSON schema of what a function returns, as its annotation has it; empty if that says nothing."""
+    """Return the JSON schema of a function's return annotation; empty if the annotation has none."""
     inner = inspect.unwrap(fn)
     try:
         hint = typing.get_type_hints(inner, include_extras=True).get("return", object)
@@ -401,7 +398,7 @@ def _returned(fn: Callable[..., object]) -> dict[str, JsonValue]:
             return {}
         adapter: TypeAdapter[object] = TypeAdapter(hint)
         return adapter.json_schema(mode="serialization", schema_generator=_TitledSchema)
-    except Exception:  # an annotation of the user's own, which need not make sense: the tool works without
+    except Exception:  # the user's annotation may be invalid; the tool works without the schema
         return {}
 
 

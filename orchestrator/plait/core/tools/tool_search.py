@@ -1,4 +1,4 @@
-"""The call `more_tools`, by which a planner or a model finds tools among many. Every worker for tools answers it."""
+"""The tool `more_tools`, with which a planner or model searches many tools. Every tool worker provides it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from pydantic import JsonValue
 
 from .tool import ToolSpec
 
-__all__ = ["MORE_TOOLS", "SHOWN", "read_found_tools", "tool_search_spec"]
-
 MORE_TOOLS = "more_tools"
 SHOWN = 12
-"""How many tools a planner shows its model, where it has the choice."""
+"""Default number of tools that a planner shows its model."""
 
 
 def tool_search_spec(hidden: int = 0) -> ToolSpec:
-    """Return the description of the call for a model; `hidden`: the number of tools it has not seen."""
+    """Return the tool's description for a model; `hidden`: the number of tools not yet shown to the model."""
     there = f" There are {hidden:,} that you have not been told of." if hidden else ""
     return ToolSpec(
         name=MORE_TOOLS,
@@ -33,7 +31,7 @@ def tool_search_spec(hidden: int = 0) -> ToolSpec:
 
 
 def read_found_tools(value: JsonValue, tools: Iterable[ToolSpec]) -> Sequence[ToolSpec]:
-    """Return the tools that a value of `more_tools` names, in its order. What it does not know is left out."""
+    """Return the tools named in a value of `more_tools`, in the same order, without unknown names."""
     known = {tool.name: tool for tool in tools}
     rows = value if isinstance(value, list) else []
     names = [row.get("name") for row in rows if isinstance(row, dict)]

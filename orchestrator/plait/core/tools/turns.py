@@ -1,4 +1,4 @@
-"""What a turn of the model asks for: calls of tools, in the dialects in which models write them."""
+"""Parses tool calls in a model's turn, in the formats that models use."""
 
 from __future__ import annotations
 
@@ -14,11 +14,6 @@ from ..chat import Message, assistant_message, call_id
 from ..values import split_reasoning
 from .calls import CLOSE, OPEN, loads, read_calls_in
 
-__all__ = [
-    "CallOutcome", "CallRequest", "Dialect", "HasParameters", "completes_call", "describe_functions", "list_functions",
-    "read_calls", "unreadable_calls", "without_words",
-]  # fmt: skip
-
 Dialect = Literal["native", "action"]
 _ACTION = re.compile(
     r"^[ \t]*(?:\*\*)?Action(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(?P<what>(?:[^ \t\n][^\n]*)?)\n", re.MULTILINE
@@ -28,11 +23,11 @@ _CALL = re.compile(r"(?P<name>[A-Za-z_][\w.\-]*)(?P<rest>.*)")
 _BRACKETS = ("[]", "()")
 _KEYWORD = re.compile(r"[ \t]*([A-Za-z_]\w*)[ \t]*=[ \t]*")
 _LONGEST = 200_000
-"""Characters of a turn in which calls are looked for while it is written."""
+"""Maximum number of characters of an unfinished turn that are searched for calls."""
 
 
 class HasParameters(Protocol):
-    """A tool, as far as its calls are read: `ToolSpec` and `Function` are."""
+    """A tool for the parser of calls; `ToolSpec` and `Function` implement it."""
 
     @property
     def name(self) -> str: ...
@@ -46,7 +41,7 @@ class CallRequest:
     """A call that a turn asks for."""
 
     id: str
-    """`call00001`, counted through the conversation; empty for one that cannot be read."""
+    """`call00001`, numbered within the conversation; empty for an invalid call."""
     name: str
     arguments: Mapping[str, JsonValue]
     wrong: str = ""
@@ -73,7 +68,7 @@ class CallOutcome:
 
     @property
     def text_for_model(self) -> str:
-        """What the model reads. It does not tell a failure from a result that begins with these words; `ok` does."""
+        """The text for the model. A result may begin like a failure's text; `ok` distinguishes the two."""
         return self.text if self.ok else f"error: {self.text}"
 
 
@@ -84,13 +79,13 @@ def list_functions(functions: Sequence[HasParameters]) -> str:
 
 
 def describe_functions(functions: Sequence[HasParameters]) -> str:
-    """Return the text that tells a model which functions there are, and how to call them."""
+    """Return a prompt text that lists the functions and the format of calls."""
     how = f'{OPEN}{{"name": …, "arguments": {{…}}}}{CLOSE}'
     return f"You may call these functions, a line each:\n{list_functions(functions)}\nWrite a call as {how}. "
 
 
 def without_words(messages: Sequence[Message], functions: Sequence[HasParameters]) -> Sequence[Message]:
-    """Return a conversation whose first message does not describe functions that the model is offered as such."""
+    """Return a conversation and remove the text description of functions that the API offers."""
     if not messages or not functions or not isinstance(first := messages[0].content, str):
         return messages
     words = describe_functions(functions)
@@ -98,8 +93,7 @@ def without_words(messages: Sequence[Message], functions: Sequence[HasParameters
 
 
 def read_calls(text: str, dialect: Dialect, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
-    """Return the calls of a turn, in the order in which they stand. `first` is the number of the first one. Those that
-    cannot be read have no id."""
+    """Return the calls of a turn in text order. `first` is the number of the first call. Invalid calls have no id."""
     if dialect == "action":
         return _actions(split_reasoning(text)[1], first, tools)
     requests: list[CallRequest] = []
@@ -110,7 +104,7 @@ def read_calls(text: str, dialect: Dialect, first: int, tools: Sequence[HasParam
 
 
 def unreadable_calls(text: str) -> list[str]:
-    """Return an explanation for each tag of a native call that cannot be read."""
+    """Return an explanation for each native call tag with invalid content."""
     complaints: list[str] = []
     for piece in assistant_message(text).text.split(OPEN)[1:]:
         inside, closed, _ = piece.partition(CLOSE)
@@ -128,7 +122,7 @@ def unreadable_calls(text: str) -> list[str]:
 
 
 def completes_call(text: str, delta: str, dialect: Dialect) -> bool:
-    """Whether a call may have been completed by the last piece of a text."""
+    """Return whether the last piece of a text may have completed a call."""
     if len(text) > _LONGEST:
         return False
     tail = text[-len(delta) - len(CLOSE) :]
@@ -139,8 +133,8 @@ def completes_call(text: str, delta: str, dialect: Dialect) -> bool:
 
 
 def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[CallRequest]:
-    """Return the calls in lines `Action: name(a=1)`, `Action: name[text]` or `Action: name` with a line
-    `Action Input: {…}` after it. Only lines that are whole count."""
+    """Return the calls in lines `Action: name(a=1)`, `Action: name[text]` or `Action: name` with a line `Action Input:
+    {…}` after it. Incomplete lines are ignored."""
     requests: list[CallRequest] = []
     for line in _ACTION.finditer(text):
         what = line["what"].strip().strip("*`").strip()
@@ -170,8 +164,8 @@ def _actions(text: str, first: int, tools: Sequence[HasParameters]) -> list[Call
 
 
 def _arguments(name: str, text: str, tools: Sequence[HasParameters]) -> dict[str, JsonValue] | None:
-    """Return arguments that are a JSON object, `key=value` pairs with values in JSON, or one value for the tool's only
-    (or first) argument."""
+    """Parse arguments: a JSON object, `key=value` pairs with JSON values, or one value for the tool's only (or first)
+    argument."""
     value = loads(text)
     if isinstance(value, dict):
         return value

@@ -1,6 +1,6 @@
-"""The answer of a run with its report, and the events of a run until then.
+"""The answer of a run, its report, and the run's events.
 
-Plain data, that can be printed, written and sent."""
+Plain, serializable data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ...core.values import Frozen, as_text, split_reasoning
 from ..runlog import RunRecord
 
 _SHOWN, _ROWS = 200, 10
-"""Of an answer: characters of it in `repr`, and in a notebook; steps there."""
+"""Maximum characters of an answer in `repr` and in a notebook, and maximum steps in a notebook."""
 _VERDICTS = {True: ", verified", False: ", wrong", None: ""}
 
 
@@ -45,13 +45,13 @@ def _step_rows(steps: tuple[StepRecord, ...]) -> list[dict[str, JsonValue]]:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPathSegment:
-    """A stretch of the chain of steps that the end of the run waited for."""
+    """A segment of the critical path, the chain of steps that determined the end of the run."""
 
     step: str
     waited: float
-    """Seconds in the queue, or between its last need and its being ready."""
+    """Seconds in the queue, or between the end of the last need and the ready state."""
     ran: float
-    """Seconds on a worker (for a step that expanded: of its own attempt)."""
+    """Seconds on a worker (for an expanded step: of its own attempt)."""
     kind: Kind
 
 
@@ -64,14 +64,14 @@ class Report(Frozen):
     seconds: float = 0.0
     """Wall-clock from submission to the end."""
     waited_for: tuple[CriticalPathSegment, ...] = ()
-    """The chain of steps that the end waited for, first to last; its times add up to nearly `seconds`."""
+    """The critical path, first step to last; its times add up to nearly `seconds`."""
     steps: Annotated[tuple[StepRecord, ...], PlainValidator(_read_steps), PlainSerializer(_step_rows)] = ()
 
     def __repr__(self) -> str:
         return f"<{len(self.steps)} steps, {self.usage.completion} tokens, {self.seconds:.2f} s>"
 
     def time_by(self) -> dict[str, float]:
-        """Return where the wall-clock went, in seconds: model, tools, queue, and the rest (planning, transport)."""
+        """Return the wall-clock time by use, in seconds: model, tools, queue, and the rest (planning, transport)."""
         model = sum(spell.ran for spell in self.waited_for if spell.kind == "think")
         tools = sum(spell.ran for spell in self.waited_for if spell.kind == "call")
         queue = sum(spell.waited for spell in self.waited_for)
@@ -80,35 +80,34 @@ class Report(Frozen):
 
 
 class Answer(Frozen):
-    """The end of a run. A run that failed is an answer too; only `unwrap` raises."""
+    """The outcome of a run. A failed run also gives an answer; only `unwrap` raises."""
 
     run: str
     """Id of the run."""
     status: Status
-    """`done`; `partial`: a budget or deadline cut something; `failed`; `cancelled`: the user gave it up."""
+    """`done`; `partial`: a budget or deadline cut a result; `failed`; `cancelled`: the user cancelled the run."""
     answer: JsonValue = None
-    """What the task reads out of the output's text: the answer that is claimed, or `None`."""
+    """The answer that the task extracts from the output's text, or `None`."""
     verified: bool | None = None
-    """Whether the task can tell that the answer is right; `None` if it cannot tell."""
+    """Whether the answer is correct according to the task; `None` if the task cannot check."""
     value: JsonValue = None
     """The output step's value, as it is."""
     json_text: str = ""
-    """The model's text of a value that is JSON, if one model call wrote it."""
+    """The model's raw text of a JSON value, if one model call wrote it."""
     why: str = ""
     """How the answer was chosen, if it was chosen among several."""
     data: JsonValue = None
-    """What was measured when it was chosen, for programs: a merge's or a planner's `Verdict.data`."""
+    """Measurements behind the choice, for programs: `Verdict.data` of a merge or planner."""
     finish: Finish | None = None
-    """How the output's text ended: `stop`, or `length` where it was cut at its most tokens; `None` without an
-    output."""
+    """Finish reason of the output's text: `stop`, or `length` at the token limit; `None` without an output."""
     failure: Failure | None = None
-    """Why there is no answer, or only a partial one; `failure.usage` is what the run used."""
+    """Why the answer is missing or partial; `failure.usage` is the run's usage."""
     partial: dict[str, JsonValue] = {}
-    """Values of the steps that were done, by step id, if the run has no value of its own."""
+    """Values of finished steps by step id, if the run has no value."""
     output: Any = None
-    """The answer as the type that the request asked for (`Request.output`)."""
+    """The answer in the requested type (`Request.output`)."""
     reasoning: str = ""
-    """What the model thought before the output: a block `<think>…</think>`, or what a server keeps apart."""
+    """The model's reasoning before the output: a block `<think>…</think>`, or a server's separate field."""
     tokens: tuple[Token, ...] = ()
     """The output's tokens with their log-probabilities, if `top_logprobs` asked for them and one call wrote it."""
     anew: tuple[str, ...] = ()
@@ -121,7 +120,7 @@ class Answer(Frozen):
     """Builds its provenance on demand."""
 
     def __eq__(self, other: object) -> bool:
-        """Compare all but `made_of`: a pickle of an answer is equal to it, and functions are not."""
+        """Compare all fields except `made_of`: an unpickled answer equals the original, but functions do not."""
         if not isinstance(other, Answer):
             return NotImplemented
         return Frozen.__eq__(*(one.model_copy(update={"made_of": None}) for one in (self, other)))
@@ -130,24 +129,24 @@ class Answer(Frozen):
 
     @property
     def provenance(self) -> Provenance | None:
-        """What it depends on beside the question: models, tools, planner and options, seed, version. `None` where it
-        was read from a journal."""
+        """The answer's dependencies apart from the question: models, tools, planner and options, seed, version. `None`
+        for an answer from a journal."""
         return None if self.made_of is None else self.made_of()
 
     @property
     def trace(self) -> tuple[StepRecord, ...]:
-        """What became of every step, expansions included, in the order in which they entered the plan: where it ran and
-        when, what it cost, how it ended and why. `plait runs view` draws it."""
+        """The records of all steps, expansions included, in the order in which they entered the plan: worker, times,
+        cost, final state and reason. `plait runs view` draws the trace."""
         return self.report.steps
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Ids of the steps whose tool may or may not have changed the world when the process ended."""
+        """Ids of the steps with an unknown side effect: the process ended during the tool's call."""
         return tuple(row.step for row in self.trace if row.error == OutcomeUnknown.code)
 
     def explain(self) -> str:
-        """Return in a few lines how the answer came about: what was chosen and why, what every step ended in, what that
-        took. For people; `summary` and `report` are for programs.
+        """Explain the answer to a person in a few lines: the choice and its reason, the outcome of every step, and the
+        cost. Programs use `summary` and `report`.
 
         >>> print(Answer(run="r1", status="cancelled", why="given up by its owner").explain())
         run r1: cancelled, no answer
@@ -197,7 +196,7 @@ class Answer(Frozen):
         return f"<div><p>{head}</p>{self._votes()}{steps}</div>"
 
     def _votes(self) -> str:
-        """Return how often the branches of the last join said what, the most frequent first; empty without one."""
+        """Return the last join's answers with their numbers of branches, most frequent first; empty without a join."""
         records = {record.step: record for record in self.trace}
         join = next((record for record in reversed(self.trace) if record.kind == "join" and record.needs), None)
         texts = Counter(
@@ -229,20 +228,20 @@ class Answer(Frozen):
 
     @property
     def at_length(self) -> bool:
-        """Whether there is no value because the text was cut at its most tokens, before it had its form or left its
-        thoughts: to OpenAI's clients that is no error."""
+        """Whether the value is missing because the token limit cut the text within its form or its reasoning. OpenAI's
+        clients do not treat this case as an error."""
         return self.failure is not None and self.failure.code in (CutInForm.code, CutInThoughts.code)
 
     @property
     def written(self) -> str:
-        """The output as text, also where it was cut before it had its form."""
+        """The output as text, also if the token limit cut its form."""
         if self.value is None and self.failure is not None and self.failure.code == CutInForm.code:
             return as_text(next(reversed(self.partial.values()), ""))
         return "" if self.value is None else self.json_text or as_text(self.value)
 
     @property
     def message(self) -> Message:
-        """The output as an assistant's message: its text, calls of functions, and reasoning apart."""
+        """The output as an assistant's message with separate text, function calls and reasoning."""
         if self.value is None and self.at_length:
             return Message(role="assistant", content=self.written)
         if self.value is not None and not isinstance(self.value, str):
@@ -268,8 +267,7 @@ class Answer(Frozen):
         return self.report.seconds
 
     def unwrap(self) -> JsonValue:
-        """Return the answer (the output's value where the task finds none in it); raise `RunFailed` if there is
-        none."""
+        """Return the answer, or the output's value if the task extracts no answer; raise `RunFailed` without either."""
         if self.failure is not None and self.value is None:
             raise RunFailed(self.failure)
         return self.value if self.answer is None else self.answer
@@ -304,7 +302,7 @@ class Answer(Frozen):
 
 
 def typed(answer: Answer, form: Form) -> Answer:
-    """Return an answer with its value as the type that was asked for: as plain JSON if the type is not known here."""
+    """Return an answer with its value in the requested type, or as plain JSON if this process lacks the type."""
     if answer.failure is not None or answer.value is None or answer.message.tool_calls:
         return answer
     adapter = ADAPTERS.get(form.key)
@@ -347,11 +345,11 @@ class TextDelta(Frozen):
     logprob: float | None = None
     """Mean log-probability (nats) of the tokens of this text, if asked for."""
     attempt: int = 0
-    """Which attempt at the step generated it. The text of another attempt does not continue that of the one before."""
+    """The attempt that generated the text. Each attempt at a step starts a new text."""
     reasoning: str = ""
-    """Reasoning that the server sends apart from the text. It comes before the text."""
+    """Reasoning that the server sends separately, before the text."""
     answer: bool = False
-    """Whether the text is the answer's. The text of an agent's turn is, until the turn calls a tool."""
+    """Whether the text is part of the answer. An agent's turn is part of the answer until the turn calls a tool."""
 
 
 class RunEnded(Frozen):
@@ -363,8 +361,7 @@ class RunEnded(Frozen):
 
 
 class ApprovalRequested(Frozen):
-    """A tool asks a person: answer with `Handle.answer(news.question.id, …)`. Not sent where `on_ask` is there to be
-    asked."""
+    """A tool asks a person: answer with `Handle.answer(news.question.id, …)`. Not sent if the run has `on_ask`."""
 
     kind: Literal["ask"] = "ask"
     at: float
@@ -392,7 +389,7 @@ def report(run: RunRecord) -> Report:
 
 
 def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathSegment, ...]:
-    """Walk back from the output along the needs that ended last before each step could start."""
+    """Return the chain from the output backwards: for each step, the need that ended last before its start."""
     known = {step.step: step for step in steps}
     expanded = {step.owner for step in steps}
     spells: list[CriticalPathSegment] = []
@@ -401,7 +398,7 @@ def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathS
     step = known.get(output)
     while step is not None and step.step not in seen:
         if step.source is not None and step.step not in entered:
-            entered.add(step.step)  # its own attempt may come yet, before what it expanded into
+            entered.add(step.step)  # its own attempt may follow, before its expansion
             step = known[step.source]
             continue
         seen.add(step.step)
@@ -422,8 +419,8 @@ def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathS
 
 
 def _attempt(step: StepRecord) -> tuple[float | None, float | None, float]:
-    """Return when a step was last ready, when it was last sent to a worker, and when that attempt of its own ended
-    (before its expansion; 0 without one)."""
+    """Return the times when a step was last ready, last sent to a worker, and when this attempt ended (before its
+    expansion; 0 without an attempt)."""
     ready: float | None = None
     started: float | None = None
     left, before = 0.0, ""
@@ -450,9 +447,9 @@ class Lessons(Protocol):
         ...
 
     async def counted(self, run: str) -> bool:
-        """Return whether a planner has learned from a run, once that is written."""
+        """Return whether a planner has learned from a run, after the feedback is written."""
         ...
 
     async def settled(self, path: JsonValue = None) -> None:
-        """Wait until the feedback of ended runs is written: to one path, or to all."""
+        """Wait until the feedback of ended runs is written to one path, or to all paths."""
         ...

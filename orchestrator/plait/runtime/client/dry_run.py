@@ -34,8 +34,6 @@ from ...machine import Machine
 from ..driver.expander import Expander
 from ..plugins.loader import Plugins
 
-__all__ = ["dry_run"]
-
 Length = Callable[[Job, ModelCall], int]
 """Returns the number of tokens that a model call generates."""
 _RUN = "dry"

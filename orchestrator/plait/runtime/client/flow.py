@@ -20,8 +20,6 @@ from ..driver.flows import RunningFlow
 from .answer import Answer
 from .handle import Handle
 
-__all__ = ["LiveContext", "LiveFlow", "ProgramFlow"]
-
 T = TypeVar("T")
 
 

@@ -35,9 +35,6 @@ from ..runlog import RunDelta, RunLog, RunRecord, step_record, step_records
 from .answer import Answer, ApprovalRequested, Mode, RunEnded, RunEvent, StepEvent, TextDelta, report, typed
 from .questions import QuestionQueue
 
-__all__ = ["Handle", "Questions", "read_answer"]
-
-
 _FROM_THE_BEGINNING = ("prompt_tokens", "total_tokens", "cost", "turns")
 """Limits of what is counted only where there is such a limit when the run begins."""
 _AT_ANY_TIME = tuple(name for name in Budget.model_fields if name not in (*_FROM_THE_BEGINNING, "strict"))

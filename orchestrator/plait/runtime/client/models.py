@@ -13,20 +13,6 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 
-__all__ = [
-    "BUNDLED",
-    "CATALOG",
-    "CHAT",
-    "INSTALL",
-    "NAMES",
-    "NO_MODEL",
-    "Entry",
-    "cache",
-    "fetched",
-    "folder_of",
-    "named",
-]
-
 NAMES = ("arithmetic", "countdown", "countdown-large", "outline", "tables", "tables-draft", "tables-tiny")
 """The models of plait-models."""
 INSTALL = "pip install plait-models (in a checkout: pip install ./packages/plait-models)"

@@ -9,8 +9,6 @@ from __future__ import annotations
 from ...core.values import Frozen
 from .answer import Report
 
-__all__ = ["Parallelism", "parallelism"]
-
 
 class Parallelism(Frozen):
     """Figures of one run."""

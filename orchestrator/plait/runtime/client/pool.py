@@ -15,8 +15,6 @@ from ..journal.store_membership import ProcessMember, RunOrder, acquire, release
 from .config import Config
 from .handle import Handle
 
-__all__ = ["Pool"]
-
 log = logging.getLogger("plait.pool")
 
 _LONGEST = 300.0

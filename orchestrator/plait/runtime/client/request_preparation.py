@@ -30,8 +30,6 @@ from ..plugins.trust import is_untrusted, named, trust
 from .config import Config
 from .pricing import demand
 
-__all__ = ["AUTO", "Briefs", "Live", "Own", "ToolLike", "apart", "build_request", "of_kind"]
-
 AUTO = "auto"
 """The option `n` of a planner that takes as many branches as end in time; plait-research chooses the number."""
 _SCALARS = frozenset((str, int, float, bool, NoneType))

@@ -21,8 +21,6 @@ from ..plugins.spec import typed
 from ..plugins.trust import own_code
 from .models import BUNDLED
 
-__all__ = ["EngineSettings", "RequestSettings", "StoreSettings", "WorkerSettings"]
-
 BUNDLED_MODEL = BUNDLED / "countdown"
 """Folder of the model that comes with the package."""
 PREFIX = "PLAIT_"
@@ -93,6 +91,7 @@ def _budget(value: object) -> object:
 
 
 def lower(value: object) -> object:
+    """Return a text in lower case; other values as they are."""
     return value.lower() if isinstance(value, str) else value
 
 

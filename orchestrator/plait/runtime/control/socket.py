@@ -25,8 +25,6 @@ from ...core.errors import PlaitError, UsageError
 from ...core.tools.context import Answerer
 from .verbs import Control, Holder
 
-__all__ = ["ControlSocket", "Peer", "folder", "opened", "peers"]
-
 log = logging.getLogger("plait.control")
 
 _LINE = 1 << 20

@@ -29,8 +29,6 @@ from ..client.config import Config
 from ..client.handle import Handle
 from ..journal.directory import match_run
 
-__all__ = ["VERBS", "Control", "Steerable", "Verb", "VerbArgument", "limit_of", "news_row", "step_row", "steps_named"]
-
 Right = Literal["look", "steer", "operate"]
 """The right that a verb needs: to see runs, to control one's own, or to change limits and processes."""
 _LEVELS = ("debug", "info", "warning", "error")

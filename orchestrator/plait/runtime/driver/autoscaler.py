@@ -25,8 +25,6 @@ from ...core.interfaces import Worker, offer
 from ...core.values import Frozen
 from ...machine import Machine
 
-__all__ = ["Bounds", "Elastic", "Scaler"]
-
 log = logging.getLogger("plait.elastic")
 
 CHECK_INTERVAL_S = 0.5

@@ -15,8 +15,6 @@ from ...core.flow import is_root
 from ...core.ops import ModelCall, Text, Tokens
 from ...machine import Machine, Node, NodeView
 
-__all__ = ["Hinter"]
-
 _MOST = 1_000
 """Maximum number of siblings, and of pieces of a prompt, that are examined."""
 _BEGINS = 4_096
@@ -35,6 +33,8 @@ class _Run:
     """Origin by step id."""
     heirs: dict[str, str] = field(default_factory=dict[str, str])
     """The first step that continues a step, and thereby its session. Others begin sessions of their own."""
+    client: str = ""
+    """The client's session, which the first trajectory of the run takes; the others are its children."""
     begins: dict[str, Counter[str]] = field(default_factory=dict[str, "Counter[str]"])
     """By scope: number of steps by the hash of their prompts' beginnings."""
     counted: dict[str, int] = field(default_factory=dict[str, int])
@@ -55,17 +55,26 @@ class Hinter:
         node = machine.nodes.get(job.step)
         if node is None or job.op.kind != "think":
             return None
-        run = self.runs.setdefault(job.run, _Run())
+        run = self.runs.get(job.run)
+        if run is None:
+            request = node.run.request
+            # The tenant's name comes first, so that no tenant can name the session of another.
+            name = "/".join(filter(None, (request.tenant, request.session)))
+            if not (name.isascii() and name.isprintable()):  # it is sent in a header
+                name = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=16).hexdigest()
+            run = self.runs[job.run] = _Run(client=name if request.session else "")
         session = self._session(run, node)
         burst, size = self._burst(run, node)
         return Hints(
             session=session,
-            parent=run.parents.get(session, job.run),
-            final=_is_last(node),
+            parent=run.parents.get(session, "" if session == run.client else run.client or job.run),
+            # A client may continue any of its answers.
+            final=not run.client and _is_last(node),
             expected=_expected(node, machine),
+            program=run.client,
             burst=burst,
             burst_size=size,
-            origin=self._origin(run, node, burst or session),
+            origin=self._origin(run, node, run.client or burst or session),
         )
 
     def _session(self, run: _Run, node: Node) -> str:
@@ -80,6 +89,8 @@ class Hinter:
                 own = theirs
             else:
                 run.parents[own] = theirs
+        elif run.client and not run.sessions:
+            own = run.client
         run.sessions[node.id] = own
         return own
 

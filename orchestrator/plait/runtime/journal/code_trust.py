@@ -7,8 +7,6 @@ from ..plugins.trust import refuse
 from .journal import Journal
 from .location import Location
 
-__all__ = ["refuse_names"]
-
 
 def refuse_names(path: Location, run: str | None = None) -> None:
     """Raise `PluginError` for a name `pkg.mod:name` that is not allowed, in any run of a journal or in one of them."""

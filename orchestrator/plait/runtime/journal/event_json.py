@@ -14,8 +14,6 @@ from pydantic_core import PydanticSerializationError, to_json
 from ...core.events import Event, Expanded, Failed, Progressed, Stopped, Submitted, Succeeded, Tick, event_adapter
 from ...core.result import NOTHING
 
-__all__ = ["as_json", "event_json", "without_defaults"]
-
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _TELLING = ("kind", "type")
 """Fields by which a reader tells one class from another: always written."""

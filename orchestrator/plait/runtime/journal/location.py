@@ -12,8 +12,6 @@ from pydantic_core import CoreSchema, core_schema
 
 from ...core.errors import ConfigError
 
-__all__ = ["Database", "Location", "located"]
-
 SCHEMES = ("postgresql://", "postgres://")
 
 

@@ -25,8 +25,6 @@ from .tables import WriteBatch
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["PostgresPart"]
-
 _PATIENCE = 5.0
 """Seconds of reconnecting after which a journal with a lost connection counts as broken."""
 _CHAIN = """

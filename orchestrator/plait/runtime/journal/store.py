@@ -14,8 +14,6 @@ from .location import Database
 from .store_membership import CHANNEL
 from .tables import RunLine
 
-__all__ = ["answered", "leave_answer", "lines", "order", "owner", "sweep", "take_answer"]
-
 _PAGE = 500
 _ALIVE = "coalesce(NOT p.over AND p.beat + p.lease >= now(), false)"
 _FROM = "FROM plait.runs r JOIN plait.journals j ON j.id = r.journal LEFT JOIN plait.processes p ON p.id = j.process"

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import psycopg
 from .connection import connected
 
-__all__ = ["CHANNEL", "LEASE_S", "Counters", "ProcessMember", "RunOrder", "acquire", "release"]
-
 log = logging.getLogger("plait.journal")
 
 LEASE_S = 10.0

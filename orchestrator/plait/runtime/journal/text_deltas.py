@@ -9,8 +9,6 @@ from dataclasses import replace
 from ...core.events import Action, Expand, Progressed
 from ...core.interfaces import Progress
 
-__all__ = ["can_merge", "join_actions", "merge_deltas"]
-
 
 def can_merge(first: Progressed, then: Progressed) -> bool:
     """Return whether two deltas can be merged: both have token ids, or neither has."""

@@ -18,8 +18,6 @@ from typing import Any
 
 from ...core.errors import UsageError
 
-__all__ = ["GROUPS", "HOOKS", "InstalledPlugin", "demand_hook", "find_hook", "installed"]
-
 GROUPS = {
     "planner": "plait.planners",
     "policy": "plait.policies",

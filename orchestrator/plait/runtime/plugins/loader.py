@@ -35,8 +35,6 @@ from ...core.tools.docstring import first_sentence
 from .entry_points import InstalledPlugin, installed
 from .inline import Kind, bind, handed_over, made_of, verified
 
-__all__ = ["PluginKind", "Plugins"]
-
 PluginKind = Literal["planner", "policy", "merge", "task", "worker", "search", "scorer", "environment"]
 T = TypeVar("T")
 

@@ -14,8 +14,6 @@ from ...core.errors import PluginError
 from ...core.ops import Plugin
 from .trust import own_code
 
-__all__ = ["spelled", "typed", "with_option"]
-
 _FILE = re.compile(r"((?:^|[:,.])\s*template\s*=\s*)@([^,]+)")
 
 

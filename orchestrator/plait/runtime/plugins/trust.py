@@ -16,8 +16,6 @@ from ...core.errors import UsageError
 from ...core.ops import Join, Plugin
 from ...core.plan import Plan
 
-__all__ = ["is_untrusted", "named", "own_code", "refuse", "trust", "untrusted"]
-
 _data: ContextVar[bool] = ContextVar("plait-untrusted", default=False)
 is_untrusted = _data.get
 """Returns whether requests are data here."""

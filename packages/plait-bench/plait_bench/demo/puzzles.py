@@ -24,8 +24,6 @@ from plait.runtime.client.config import Config
 
 from ..countdown import CountdownProblem
 
-__all__ = ["Way", "close_puzzles", "solve_puzzles", "ways"]
-
 _WIDE = 80
 
 

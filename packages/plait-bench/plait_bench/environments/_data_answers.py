@@ -10,8 +10,6 @@ from pydantic import JsonValue
 
 from plait.core.values import as_text
 
-__all__ = ["alike"]
-
 
 def alike(answer: JsonValue, wanted: JsonValue, within: float = 0.0, ordered: bool = False) -> bool:
     """Return whether an answer is the wanted one: texts without regard to case and spaces, numbers by their values, as

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["of_rows", "of_shell", "similar"]
-
 _WORD = re.compile(r"\b\w\w+\b")
 State = Mapping[str, Any]
 """`files`, `links` and `modes` by name, and `folders`."""

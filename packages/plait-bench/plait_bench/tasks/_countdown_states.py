@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations
 
-__all__ = ["moves", "remaining", "solvable"]
-
 
 def remaining(numbers: Sequence[int], steps: Iterable[tuple[int, str, int, int]]) -> tuple[int, ...] | None:
     """Return the numbers that exact steps leave, in descending order; `None` if a step is wrong or takes what is not

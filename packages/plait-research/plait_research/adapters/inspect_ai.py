@@ -16,8 +16,6 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from plait.core.values import as_text
 from plait.runtime.client.client import AsyncOrchestrator
 
-__all__ = ["plait_solver"]
-
 
 @solver
 def plait_solver(planner: str = "", orchestrator: AsyncOrchestrator | None = None, **options: Any) -> Solver:

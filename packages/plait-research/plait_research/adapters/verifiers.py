@@ -26,8 +26,6 @@ from plait.core.values import as_text
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.plugins.loader import Plugins
 
-__all__ = ["PlaitHarness", "PlaitHarnessConfig"]
-
 
 class PlaitHarnessConfig(HarnessConfig):
     """Which planner, and how."""

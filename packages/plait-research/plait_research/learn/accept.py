@@ -8,8 +8,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-__all__ = ["PairedTest", "flip_p", "halving", "paired_test", "sign_p"]
-
 T = TypeVar("T")
 
 

@@ -31,8 +31,6 @@ from .learner import Learner
 from .pareto import TextSearch
 from .strategies import count, drawing
 
-__all__ = ["prompts", "strategies", "versions"]
-
 
 def strategies(
     place: Place = None,

@@ -26,8 +26,6 @@ from plait.runtime.plugins.loader import Plugins
 from ..learning import LearningPlanner, RunOutcome, learn
 from ..rollouts.export import ExclusionCounts, export
 
-__all__ = ["effort"]
-
 MEASURED: dict[str, dict[str, JsonValue]] = {"scale": {"threshold": 0.0}, "takeover": {"threshold": 0.0}}
 """By planner: how it is run on problems, so that what it would decide by its numbers is tried each time."""
 

@@ -14,8 +14,6 @@ from .accept import PairedTest, paired_test
 from .learnable import Values, Version, Versions
 from .reflect import proposal, reflection
 
-__all__ = ["ProblemTrial", "Round", "improve"]
-
 P = TypeVar("P")
 
 

@@ -19,8 +19,6 @@ from plait.core.ops import Plugin
 from plait.core.values import Frozen
 from plait.runtime.plugins.spec import with_option
 
-__all__ = ["Declared", "Learnable", "Values", "Version", "Versions", "applied", "versions_of"]
-
 Values = dict[str, JsonValue]
 Declared = Annotated[
     Path,

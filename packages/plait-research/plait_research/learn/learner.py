@@ -26,8 +26,6 @@ from .learnable import Values, Versions, applied
 from .pareto import TextSearch, search
 from .reflect import lesson
 
-__all__ = ["Learner"]
-
 
 class Learner:
     """Learns on one session. A run that the user gives up leaves what was learned before."""

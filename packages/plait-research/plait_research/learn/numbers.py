@@ -23,8 +23,6 @@ from ..rollouts.stored import stored_runs
 from .learnable import Declared, versions_of
 from .replay import CandidateRun, LineSample, Replay, drawn, learn
 
-__all__ = ["numbers"]
-
 
 def numbers(
     declared: Declared,

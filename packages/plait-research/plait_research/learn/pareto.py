@@ -25,8 +25,6 @@ from .accept import PairedTest, paired_test
 from .improve import Ask, ProblemTrial, Solve
 from .learnable import Values, Version, Versions
 
-__all__ = ["TextSearch", "search"]
-
 MINIBATCH = 3
 """Problems that a new candidate is compared on with the one that it was made of."""
 MERGES = 5

@@ -23,8 +23,6 @@ from plait.runtime.runlog import RunRecord
 
 from .learnable import Learnable, Values
 
-__all__ = ["groups_of", "lesson", "proposal", "reflection"]
-
 TOLD = 2
 """Number of groups that show each run, if more than one group exists."""
 WIDEST = 8

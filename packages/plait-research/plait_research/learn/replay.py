@@ -33,8 +33,6 @@ from ..simulation.simulator import simulate
 from .accept import PairedTest, halving, paired_test
 from .learnable import Learnable, Values, Versions, applied
 
-__all__ = ["CandidateRun", "LineSample", "NotDrawn", "Replay", "SearchResult", "candidates", "drawn", "learn"]
-
 MOST = 64
 """Candidates that are tried, where the grid has more."""
 _POINTS = 5

@@ -11,8 +11,6 @@ from plait.core.ops import Plugin
 
 from ..rollouts.export import ExportedRun
 
-__all__ = ["StrategyCounts", "count", "drawing", "utility"]
-
 
 def utility(right: bool, tokens: int, price: float) -> float:
     """Return 1 for a right answer less `price` a generated token, 0 at least; 0 for a wrong one."""

@@ -11,9 +11,6 @@ from plait.core.errors import PlannerError
 from plait.core.programs import Cell, harness, wrap_main
 from plait.core.task import Task
 
-__all__ = ["RUN_PYTHON", "Cases", "build_timer", "build_tracer", "read_problem", "render_cell"]
-
-
 RUN_PYTHON = "run_python"
 """The tool of a sandbox that runs programs."""
 Cases = Sequence[tuple[list[JsonValue], JsonValue]]

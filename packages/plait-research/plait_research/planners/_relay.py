@@ -14,8 +14,6 @@ from plait.core.planning import TrajectoryOptions
 from plait.core.search import Scorer, SearchNode
 from plait.core.step_handles import StepFailed, Trajectory
 
-__all__ = ["Piece", "Relay"]
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["HARDEST", "GraphText", "Part"]
-
 HARDEST = 5
 MAX_REPAIRS = 100
 MAX_LINE = 2_000

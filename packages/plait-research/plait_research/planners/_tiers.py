@@ -19,8 +19,6 @@ from plait.planners._shared.steps import OnResult, through
 from ..learning import LearningPlanner
 from ..route.ranking import MOST_TIERS, Tier, TierFit
 
-__all__ = ["Candidates", "Fit", "TieredPlanner", "tier_name", "tier_plan"]
-
 _specs = TypeAdapter(list[Plugin])
 
 

@@ -15,8 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 from .record import BadRecord, Record
 
-__all__ = ["Tokenizer", "retokenised", "trl_output", "verl_fields", "verl_output", "with_advantages"]
-
 T = TypeVar("T")
 _VERL_EPSILON = 1e-6
 

@@ -15,8 +15,6 @@ from typing import Literal
 
 from .record import Record
 
-__all__ = ["Credit", "grpo_advantages", "weighed"]
-
 Credit = Literal["rollout", "thread"]
 _PRIOR = 2.0
 """How many threads of average success the baseline of a thread begins with."""

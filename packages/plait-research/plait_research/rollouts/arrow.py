@@ -18,8 +18,6 @@ from .store import read_rollouts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["demand_arrow", "read_arrow", "schema", "write_arrow"]
-
 _BATCH = 1024
 """Rows of a record batch, and the most that are held at once."""
 

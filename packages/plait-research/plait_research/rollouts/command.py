@@ -40,8 +40,6 @@ from .sampler import Sampler
 from .store import Store
 from .weights import follow_weights, until_taken
 
-__all__ = ["export_runs", "rollouts"]
-
 
 class RunSelection(BaseModel):
     """Which runs are exported: the fields of `--select`."""

@@ -29,18 +29,6 @@ from .sequences import records
 from .store import Store
 from .stored import stored_runs
 
-__all__ = [
-    "ExclusionCounts",
-    "ExportedRun",
-    "Selection",
-    "TrainingRun",
-    "export",
-    "select",
-    "tokenizer_of",
-    "write_records",
-    "write_texts",
-]
-
 
 @dataclass(slots=True)
 class ExportedRun:

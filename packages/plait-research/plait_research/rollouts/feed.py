@@ -21,8 +21,6 @@ from .advantages import Credit, weighed
 from .record import Record
 from .store import SkipCounts
 
-__all__ = ["Feed"]
-
 
 class Feed:
     """Between makers and one trainer, in one event loop.

@@ -29,8 +29,6 @@ from .record import Record
 from .sampler import Sampler
 from .store import Store, read_rollouts
 
-__all__ = ["LearningLoop", "StepReport", "Trainer"]
-
 
 class Trainer(Protocol):
     """What trains. It keeps its own checkpoint."""

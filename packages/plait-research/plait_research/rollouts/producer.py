@@ -21,8 +21,6 @@ from .rewards import OwnReward, Reward
 from .sampler import Sampler
 from .sequences import records
 
-__all__ = ["Producer", "ProductionCounts", "Todo", "sampled", "todo"]
-
 
 @dataclass(frozen=True, slots=True)
 class Todo:

@@ -18,8 +18,6 @@ from plait.core.errors import PlaitError
 from plait.core.messages import explain, json_path
 from plait.core.values import Frozen
 
-__all__ = ["BadRecord", "Record", "Role", "WeightsSegment", "whole"]
-
 Role = Literal["parent", "thread", "join"]
 
 

@@ -18,8 +18,6 @@ from plait.runtime.plugins.trust import own_code
 from .record import Record
 from .store import reward as as_reward
 
-__all__ = ["OwnReward", "Reward", "own_reward_of", "reward_of"]
-
 Reward = Callable[[DatasetQuestion, Answer], float | None]
 OwnReward = Callable[[Record], float | None]
 _ACCELERATED = re.compile(r"accelerated(?::(?P<share>\d+(?:\.\d+)?))?")

@@ -23,8 +23,6 @@ from plait.runtime.runlog import AttemptRecord, RunRecord
 
 from .record import BadRecord, Record, Role, WeightsSegment
 
-__all__ = ["records"]
-
 
 @dataclass(slots=True)
 class _Sequence:

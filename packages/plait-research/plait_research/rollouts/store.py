@@ -21,8 +21,6 @@ from plait.core.provenance import Provenance
 
 from .record import BadRecord, Record, whole
 
-__all__ = ["RolloutReader", "SkipCounts", "Store", "read_rollouts"]
-
 
 class Store:
     """The file, open for writing. One process at a time writes it, and any number of processes read it.

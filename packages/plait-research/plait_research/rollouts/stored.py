@@ -11,8 +11,6 @@ from plait.runtime.journal.directory import RunEntry
 from plait.runtime.journal.replay import histories
 from plait.runtime.runlog import RunLog, RunRecord
 
-__all__ = ["stored_runs"]
-
 
 def stored_runs(
     entries: Iterable[RunEntry], plugins: PluginRegistry, failed: Callable[[PlaitError], None]

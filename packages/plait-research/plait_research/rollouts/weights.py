@@ -16,8 +16,6 @@ from plait.core.errors import ConfigError
 
 from .sampler import Sampler
 
-__all__ = ["TrainerProgress", "follow_weights", "until_taken"]
-
 _EVERY = 0.5
 
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from .ranking import Odds
 
-__all__ = ["ChanceFold", "TextTable"]
-
 Floats = NDArray[np.float64]
 _RIDGE, _WORD_RIDGE = 10.0, 1.0
 """Weights of the squared coefficients, of features and of words: what tells nothing gets none."""

@@ -27,8 +27,6 @@ from .features import vote_share
 from .fit import RouteReport, RouteRow, fit, key_of, report
 from .ranking import Ranking
 
-__all__ = ["route", "rows_of"]
-
 Tasks = dict[str, list[RouteRow]]
 
 

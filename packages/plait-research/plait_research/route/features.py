@@ -7,8 +7,6 @@ import re
 import zlib
 from collections.abc import Iterable
 
-__all__ = ["WORDS", "answer_features", "features", "vote_share", "word_features"]
-
 WORDS = 512
 """Places that words and pairs of words are hashed to."""
 _READ = 40_000

@@ -15,8 +15,6 @@ from plait.core.declarations import Access, Free
 from plait.core.values import Frozen
 from plait.core.vocabulary import OnePlugin
 
-__all__ = ["MOST_TIERS", "Odds", "Pattern", "Ranking", "Tier", "TierFit"]
-
 MOST_TIERS = 10
 """Of a route: all orders of them are weighed."""
 

@@ -15,8 +15,6 @@ from .features import answer_features, features, word_features
 from .ranking import Odds, Pattern, Ranking, Tier
 from .rows import Routed, RouteRow, Table, followed, key_of, mean_of, read, table_of
 
-__all__ = ["RecordedRuns", "Way"]
-
 Floats = NDArray[np.float64]
 FOLDS = 5
 _PRICES = (0.0, *(float(price) for price in np.logspace(-3, 0.5, 71)))

@@ -10,8 +10,6 @@ import numpy as np
 from plait.core.ops import Plugin
 from plait.runtime.plugins.spec import spelled
 
-__all__ = ["RouteOutcome", "RouteRow", "Routed", "Table", "followed", "key_of", "mean_of", "read", "table_of"]
-
 
 class RouteRow(NamedTuple):
     """One recorded run."""

@@ -16,8 +16,6 @@ from plait.core.messages import did_you_mean, pluralise
 from .recordings import SOURCES, recorded_samples
 from .sample import RecordedSample, write_samples
 
-__all__ = ["import_samples"]
-
 
 def import_samples(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=", ".join(SOURCES))],

@@ -20,8 +20,6 @@ from plait.runtime.plugins.loader import Plugins
 
 from .sample import RecordedSample, estimated
 
-__all__ = ["SOURCES", "recorded_samples", "wanted_answers"]
-
 MAX_MEMBER_BYTES = 32 << 20
 """Largest sample of a packed log of Inspect."""
 MAX_LOG_BYTES = 1 << 30

@@ -14,9 +14,6 @@ from plait.core.values import Frozen, as_text
 
 from ..rollouts.export import ExportedRun
 
-__all__ = ["CHARACTERS", "RecordedSample", "estimated", "samples_of", "write_samples"]
-
-
 CHARACTERS = 4
 """Average characters of English per token, used without a count: the usual rule of thumb."""
 

@@ -20,8 +20,6 @@ from plait.core.values import Frozen
 
 from .latency import Host, LatencyModel, Outcome
 
-__all__ = ["EngineProfile", "load_engine", "machine", "profile_file"]
-
 
 class EngineProfile(Frozen):
     """Fitted parameters, in seconds and tokens."""

@@ -27,8 +27,6 @@ from plait.core.errors import ConfigError
 
 from .engine_profile import EngineProfile, machine
 
-__all__ = ["RecordedAttempt", "fit"]
-
 _LEAST = 20
 """Attempts without which nothing is fitted."""
 _KEPT = 512

@@ -17,8 +17,6 @@ from plait.core.tools.tool import Tool, tool
 from plait.workers.http import ResponseLimits, ServerConnection
 from plait.workers.tools.embed import closing
 
-__all__ = ["prompt_perplexity"]
-
 
 def prompt_perplexity(
     model: str,

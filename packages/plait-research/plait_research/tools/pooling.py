@@ -19,8 +19,6 @@ from typing import Any, ClassVar
 from plait.core.errors import EngineError
 from plait.workers.engine.options import EngineOptions, build_engine_options
 
-__all__ = ["Pooling"]
-
 
 class Pooling:
     """A model with a head of classes or rewards in a vLLM engine in a process of its own, which is started by the first

@@ -12,8 +12,6 @@ from typing import Any, Literal, NamedTuple
 
 from plait.core.errors import ConfigError, ToolError
 
-__all__ = ["STYLES", "RewardPrompt", "Style", "build_model_input", "likely", "tokenizer_of"]
-
 Style = Literal["plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork"]
 STYLES: tuple[Style, ...] = ("plain", "qwen-prm", "math-shepherd", "rlhflow", "skywork")
 

@@ -22,8 +22,6 @@ from plait.workers.tools.embed import closing
 
 from .process_rewards import STYLES, RewardPrompt, Style, build_model_input, likely, tokenizer_of
 
-__all__ = ["reward_model"]
-
 Endpoint = Literal["classify", "score", "pooling"]
 _FIELDS = {"classify": "probs", "score": "score", "pooling": "data"}
 """Endpoints, and where their answers have the numbers."""

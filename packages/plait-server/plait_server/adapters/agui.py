@@ -18,8 +18,6 @@ from ..settings import Settings, Tenant
 from ..stream_events import stream_choices
 from ..tenants import ServedRun, User
 
-__all__ = ["agui_events"]
-
 
 async def agui_events(handle: Handle, thread_id: str) -> AsyncIterator[ag.BaseEvent]:
     """Yield the events of a run that was submitted with `watch=True`. After an interrupt the run waits: answer with

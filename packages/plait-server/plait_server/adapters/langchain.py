@@ -13,8 +13,6 @@ from langchain_openai import ChatOpenAI
 
 from ..bodies import PREFIX
 
-__all__ = ["PlaitChatModel"]
-
 
 class PlaitChatModel(ChatOpenAI):
     """A chat model whose answers a planner makes.

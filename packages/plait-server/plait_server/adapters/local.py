@@ -17,8 +17,6 @@ from ..server import Server
 from ..service import Service
 from ..settings import Settings, workers_of
 
-__all__ = ["local_server"]
-
 
 @contextlib.contextmanager
 def local_server(

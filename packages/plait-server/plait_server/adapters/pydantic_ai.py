@@ -12,8 +12,6 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from ..bodies import PREFIX
 
-__all__ = ["PlaitModel"]
-
 
 class PlaitModel(OpenAIChatModel):
     """A model whose answers a planner makes.

@@ -28,8 +28,6 @@ from plait.runtime.driver.garbage_collection import settle
 if TYPE_CHECKING:
     from ..settings import Settings
 
-__all__ = ["mcp"]
-
 
 @common_options
 def mcp(

@@ -10,8 +10,6 @@ from pydantic import JsonValue
 
 from plait.core.tools.context import Question
 
-__all__ = ["request_of", "value_of"]
-
 
 def request_of(question: Question) -> ElicitRequest:
     """Return a question as a form with one field."""

@@ -26,8 +26,6 @@ from ..http import HostGuard
 from ..settings import LOOPBACK, Settings
 from ..tenants import Tenants
 
-__all__ = ["TABLE", "AccessGuard", "load_access", "serve_http"]
-
 TABLE = "mcp_server"
 """The table of plait.toml. `mcp` itself is a setting: the servers whose tools plait uses."""
 

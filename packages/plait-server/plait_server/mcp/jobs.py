@@ -21,8 +21,6 @@ from plait.runtime.plugins.trust import untrusted
 
 from .. import outside
 
-__all__ = ["MODEL", "Jobs", "Progress", "until_asked"]
-
 Progress = Callable[[int, int, str], Awaitable[None]]
 """Takes how many steps have ended, how many there are, and which ended last."""
 KEPT = 1000

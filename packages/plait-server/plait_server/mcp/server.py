@@ -23,8 +23,6 @@ from .forms import request_of, value_of
 from .jobs import MODEL, Jobs, Progress, until_asked
 from .tasks import Tasks
 
-__all__ = ["build"]
-
 INSTRUCTIONS = """\
 plait runs parallel lines of reasoning and merges them into one answer.
 solve: a question by a planner, such as `sample:n=8` (a vote of 8 samples), `tree`, `llmcompiler`, `route`.

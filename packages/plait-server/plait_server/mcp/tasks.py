@@ -22,8 +22,6 @@ from plait.runtime.client.handle import Handle
 from .forms import request_of
 from .jobs import Jobs
 
-__all__ = ["IDENTIFIER", "Tasks"]
-
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 VERSIONS = frozenset({"2026-07-28"})
 POLL_MS = 500

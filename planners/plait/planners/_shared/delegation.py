@@ -11,8 +11,6 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.view import Branch
 
-__all__ = ["build_planner", "delegated_reader", "mark_owner"]
-
 
 def build_planner(brief: PlanningContext, spec: Plugin) -> Planner:
     """Return the planner that a specification names. Raises `PluginError` for another kind of plugin."""

@@ -8,8 +8,6 @@ from plait.core.ops import Function
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import Dialect, describe_functions, list_functions
 
-__all__ = ["LAST", "REPAIR", "build_instructions", "to_functions"]
-
 _NATIVE = """\
 Answer the user's question. {functions}Write all calls that do not need one another's results in the same turn: they \
 run side by side, and their results come with the next message. When you know the answer, write it without any call."""

@@ -1,4 +1,4 @@
-"""Allocation `by-saturation`: as many further branches as pay, estimated from a few probes."""
+"""Allocation `by-saturation`: estimate from a few probes how many further branches are worth their cost."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = ["BySaturation"]
 
 
 class BySaturation(Allocator):
-    """The number of branches, by the kind of evidence that the probes give:
+    """Chooses the number of branches by the kind of evidence from the probes:
 
     | evidence | number of branches |
     |---|---|
     | a verifier judged the probes, and will choose | N* of TTSPM (arXiv 2505.20522): one more gains at most `epsilon` |
     | answers to vote on | until the first answer leads with probability `confidence` (arXiv 2305.11860) |
 
-    N* is about coverage: one right branch is enough when a verifier finds it. A vote needs a clear lead instead, and a
-    4:4 split needs many more votes: as many as it takes if further votes fall as those so far. When these have ended,
-    the allocation runs again, and adds branches if they fell differently.
+    N* measures coverage: one right branch is enough when a verifier finds it. A vote needs a clear lead instead, so a
+    4:4 split needs many more votes. The estimate assumes that further votes fall in the same proportions. When those
+    branches have ended, the allocation runs again and adds branches if the proportions changed.
 
     N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
-    without an answer failed. `evidence=share` is the paper's own reading, N* with the share of the first answer as p.
+    without an answer failed. `evidence=share` is the paper's own rule: N* with the share of the first answer as p.
     `max_branches` and `most_tokens` cap the number.
 
-    Branches take `temperatures` and `wordings` in turn. `models` are listed from weak to strong, and the model at
-    place 1 - p of the list is asked: the stronger one the worse the probes did.
+    Branches take `temperatures` and `wordings` in turn. `models` are listed from weak to strong. The model at place 1 -
+    p of the list runs, so worse probes select a stronger model.
     """
 
     fidelity = Fidelity("variant", "the request's own rate, for votes the rule of another paper", paper="2505.20522")
@@ -71,7 +71,7 @@ class BySaturation(Allocator):
     )
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
-        """Return the further branches; `why` has the estimate, N* and what capped it."""
+        """Return the further branches; `why` has the estimate, N* and the limit that capped N*."""
         good, bad, how = self._evidence(probes, task)
         p = beta_mean(good, bad)
         needed = self._votes_needed(probes, task) if how == "agree" else branches_needed(p, self.epsilon, self.ceiling)
@@ -96,10 +96,10 @@ class BySaturation(Allocator):
         return Allocation(branches=tuple(branches), why=why, again=how == "agree" and count > 0)
 
     def _evidence(self, probes: Sequence[Branch], task: Task) -> tuple[int, int, str]:
-        """Return successes, failures and what they mean."""
+        """Return the number of successes, the number of failures and the kind of evidence."""
         vote = Poll(probes, task)
         truths = [read_truth(ballot.branch, task) for ballot in read_roll(probes, task).ballots]
-        # A probe that ended without an answer tells as much of the request as one that is wrong: it is a failure.
+        # A probe without an answer is as much evidence as a probe with a wrong answer: both are failures.
         silent = sum(probe.done for probe in probes) - len(truths)
         judged = len(truths) - truths.count(None)
         if self.evidence == "verifier" or (self.evidence == "auto" and judged and not self.vote):
@@ -108,10 +108,10 @@ class BySaturation(Allocator):
         return first, len(truths) - first + silent, "share" if self.evidence == "share" else "agree"
 
     def _votes_needed(self, probes: Sequence[Branch], task: Task) -> int:
-        """Return the branches for a clear lead: the votes it takes, over the share of branches that have an answer."""
+        """Return the number of branches for a clear lead: votes needed / share of branches with an answer."""
         poll = Poll(probes, task)
         first, second = poll.lead()
-        # Probes beyond `max_branches` have run already: the limit is of those to come.
+        # Probes beyond `max_branches` have run already: the limit holds for further branches only.
         most = max(self.max_branches, len(probes))
         votes = votes_needed(first, second, self.confidence, most)
         return min(most, len(probes) + math.ceil((votes - first - second) * len(probes) / max(1, poll.votes)))

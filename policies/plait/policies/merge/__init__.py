@@ -1,4 +1,4 @@
-"""Merges, which make one answer of a join's branches. A plugin has its file's name, or is in `SHARED`."""
+"""Merges make one answer from a join's branches. A plugin has its file's name, or is listed in `SHARED`."""
 
 SHARED = {
     "best-of": "best:BestOf",

@@ -1,4 +1,4 @@
-"""Groups of texts that come to the same, by a model that compares two at a time, or by embeddings."""
+"""Groups equivalent texts, by a model that compares two texts at a time, or by embeddings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ._model_merge import ModelMerge, unique_name
 _WORDS = StructuredOutput(kind="choice", spec=["yes", "no"], required=False)
 _WORD = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 SAME_BY_MODEL = 0.5
-"""Threshold for the probability that a model gives: more likely the same than not."""
+"""Threshold for the model's probability of equality: more likely equal than not."""
 SAME_BY_COSINE = 0.9
 """Threshold for the cosine of two embeddings."""
 
@@ -35,7 +35,7 @@ class Groups(Frozen):
     whole: tuple[tuple[str, ...], ...] = ()
     """Whole groups; the first member represents the group."""
     open: tuple[str, ...] = ()
-    """Branches in no group yet; the first represents the next group."""
+    """Branches without a group; the first one represents the next group."""
     calls: tuple[str, ...] = ()
     """Steps that compare the first of `open` with each of `others`, in order."""
     silent: int = 0
@@ -50,7 +50,7 @@ class Groups(Frozen):
         return tuple(other for other in rest if head not in self.apart or other not in self.apart)
 
     def settle_open(self) -> Groups:
-        """Return the groups with each first of `open` that has nothing to compare with as a group of its own."""
+        """Return the groups after each first branch of `open` without comparisons has become a group of its own."""
         groups = self
         while groups.open and not groups.others:
             update = {"whole": (*groups.whole, groups.open[:1]), "open": groups.open[1:]}
@@ -59,11 +59,11 @@ class Groups(Frozen):
 
 
 class Grouping(ModelMerge):
-    """Base of the merges that ask which of several texts come to the same.
+    """Base of the merges that group equivalent texts.
 
-    A model compares pairs (leader clustering): the first text with each of the others at the same time, then the first
-    text that differs with each of the rest, and so on, so k groups take at most k rounds. The last "yes" or "no" of a
-    reply counts; a call that fails or says neither leaves the two apart.
+    A model compares pairs (leader clustering). It compares the first text with all the others at the same time, then
+    the first text that differs with all the rest, and so on. So k groups take at most k rounds. The last "yes" or "no"
+    of a reply counts. If a call fails or its reply has neither, the two texts stay apart.
     """
 
     threshold: float | None = Field(
@@ -84,7 +84,7 @@ class Grouping(ModelMerge):
     )
 
     def comparisons(self, groups: Groups, shown: Mapping[str, str], template: str, task: Task) -> list[Step]:
-        """Return the calls of the next round. `max_prompt_items` has the text of each; `template` is ours."""
+        """Return the calls of the next round. `max_prompt_items` has each branch's text; `template` is ours."""
         head = groups.open[0]
         form = _WORDS if self.judge.form == "choice" else self.judge.form
         steps: list[Step] = []
@@ -99,7 +99,7 @@ class Grouping(ModelMerge):
     def read_round(self, groups: Groups, by_name: Mapping[str, Branch]) -> Groups:
         """Return the groups after a round."""
         likenesses = [self.likeness(by_name.get(call)) for call in groups.calls]
-        # What is not known to be the same stays apart: a wrong class would move votes.
+        # Texts stay apart unless they are known to be equal: a wrong class would move votes.
         least = self.threshold or SAME_BY_MODEL
         scores = zip(groups.others, likenesses, strict=True)
         same = [other for other, score in scores if score is not None and score >= least]
@@ -109,7 +109,7 @@ class Grouping(ModelMerge):
         return Groups(whole=groups_now, open=left, silent=silent, apart=groups.apart).settle_open()
 
     def likeness(self, call: Branch | None) -> float | None:
-        """Return the probability that two are the same, as a call says; `None` if it says nothing."""
+        """Return the probability of equality from a call's reply, or `None` if the reply states none."""
         words = _WORD.findall(call.text) if call is not None and call.done else []
         if not words or call is None or call.result is None:
             return None
@@ -119,8 +119,8 @@ class Grouping(ModelMerge):
         return sure if words[-1].lower() == "yes" else 1.0 - sure
 
     def by_embedding(self, names: Sequence[str], value: JsonValue, apart: Collection[str] = ()) -> Groups | None:
-        """Return the groups by the vectors of `names`, in order: each name joins the most similar group before it, but
-        two of `apart` never share one. `None` if the value is not a list of as many vectors."""
+        """Return the groups by the vectors of `names`, in order. Each name joins the most similar earlier group, but
+        two names in `apart` never share a group. Return `None` if the value is not a list with one vector a name."""
         vectors = read_vectors(value, len(names))
         if vectors is None:
             return None
@@ -136,15 +136,15 @@ class Grouping(ModelMerge):
 
 
 def read_vectors(value: JsonValue, n: int) -> list[list[float]] | None:
-    """Return `n` vectors of one length and of finite numbers, or `None` if a value is not that."""
-    # The value is a tool's, so anything may stand there; vectors in part would be of unknown texts.
+    """Return `n` vectors of one length and of finite numbers, or `None` if the value has another form."""
+    # A tool made the value, so it may have any form. An incomplete list would not match the texts.
     if not isinstance(value, list) or len(value) != n:
         return None
     vectors: list[list[float]] = []
     for row in value:
         if not isinstance(row, list) or not row or (vectors and len(row) != len(vectors[0])):
             return None
-        # `True` is an `int` to Python, and no coordinate.
+        # `True` is an `int` in Python, but not a coordinate.
         numbers = [float(number) for number in row if isinstance(number, int | float) and not isinstance(number, bool)]
         if len(numbers) != len(row) or not all(map(math.isfinite, numbers)):
             return None

@@ -1,6 +1,6 @@
-"""What merges that ask a model share: prompts from the branches' texts, and names of steps.
+"""Base of the merges that call a model: build prompts from the branches' texts, and choose step names.
 
-A merge cannot call a model. It returns more plan (`Verdict.patch`), and the output of that plan is its value.
+A merge cannot call a model itself. It returns more plan (`Verdict.patch`), whose output becomes the merge's value.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class ModelMerge(WithCallConfigs, Merge):
     )
 
     def excerpt(self, text: str) -> str:
-        """Return a text as the model is shown it."""
+        """Return a text in the form that the prompt shows."""
         text, most = text.strip(), self.observation_chars
         return text if len(text) <= most else f"[…] {text[-most:]}"
 
 
 def list_texts(branches: Sequence[Branch]) -> list[Branch]:
-    """Return the branches that are done and have any text."""
+    """Return the finished branches that have text."""
     done = [branch for branch in branches if branch.done and branch.text]
     return [branch for branch in done if branch.result and branch.result.value is not None]
 
 
 def silent_note(branches: Sequence[Branch]) -> str:
-    """Say which branches have no text to read: the end of a `why`, empty if all have one."""
+    """Return the end of a `why`, which names the branches without text; empty if all have text."""
     there = {branch.name for branch in list_texts(branches)}
     out = [branch.name for branch in branches if branch.name not in there]
     return f"; left out: {named(out)}" if out else ""
 
 
 def unique_name(name: str, taken: Collection[str]) -> str:
-    """Return a name that none of the branches has: they are referred to in the same plan."""
+    """Return a name that no branch has, since the same plan refers to the branches."""
     while name in taken:
         name += "-x"
     return name

@@ -36,15 +36,15 @@ class BestOf(Merge):
     """Best-of-n with a verifier.
 
     The value is the answer (as the task extracted it) of the first branch in the join's order whose answer is verified.
-    Failing that, the most frequent of the answers that the verifier cannot judge (the earliest among equals), and `why`
-    reports it as not verified. Answers found wrong are never returned: with nothing else the value is `null`.
+    Without one, the value is the most frequent answer that the verifier cannot judge (the earliest on a tie), and `why`
+    reports it as not verified. Wrong answers are never returned: if all are wrong, the value is `null`.
     """
 
     votes: ClassVar[bool] = True
     verifies: ClassVar[bool] = True
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict; `why` has how many answers were right, wrong and not judged."""
+        """Return the verdict; `why` has the numbers of right, wrong and unjudged answers."""
         unsure: dict[str, tuple[Branch, JsonValue, int]] = {}
         first: tuple[Branch, JsonValue] | None = None
         right = wrong = silent = judged = 0
@@ -77,7 +77,7 @@ class BestOf(Merge):
         return Verdict(value=None, why=f"no answer that could be right; {counts}")
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return whether some branch's answer is verified: any further one would be no more right."""
+        """Return whether a branch's answer is verified: further answers cannot be better."""
         if outstanding <= 0:
             return True
         return any(read_truth(branch, task) is True for branch in branches)
@@ -97,13 +97,12 @@ Scorer = Callable[[str, str], float]
 
 
 class BestScored(Merge):
-    """Best-of-n by a scorer: no votes, one winner.
+    """Best-of-n by a scorer, without votes.
 
-    By default the branch whose tokens had the highest mean log-probability (`logprobs=1` of the planner). `function` is
-    a function of the question and a branch's text, `pkg.mod:fn`, that returns a number; it runs inside the machine, so
-    it must be quick, and a function of its arguments alone. Branches without a score (or whose score is no finite
-    number) are left out, and where none has one the join fails. Equal scores go to the earliest branch in the join's
-    order."""
+    By default the branch with the highest mean log-probability of its tokens wins (`logprobs=1` of the planner).
+    `function` (`pkg.mod:fn`) takes the question and a branch's text and returns a number. It runs inside the machine,
+    so it must be quick and pure. Branches without a finite score are left out; the join fails if no branch has one. On
+    equal scores the earliest branch in the join's order wins."""
 
     criterion: Signal = Field(
         default="logprob",
@@ -114,7 +113,7 @@ class BestScored(Merge):
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict; `why` has the score, the runner-up's and who was left out."""
+        """Return the verdict; `why` has the score, the runner-up's score and the excluded branches."""
         roll = read_roll(branches, task)
         if not roll.ballots:
             return no_vote_verdict(roll)
@@ -142,5 +141,5 @@ class BestScored(Merge):
 
 
 def load(path: str) -> Scorer:
-    """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
+    """Return the function that `pkg.mod:fn` names. Raises `PluginError`."""
     return cast("Scorer", resolve(path, "scorer"))

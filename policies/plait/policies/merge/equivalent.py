@@ -1,4 +1,4 @@
-"""Merge `equivalent`: a majority over classes of answers that a tool, an embedding or a model finds to be the same."""
+"""Merge `equivalent`: a majority vote over classes of answers that a tool, an embedding or a model finds equal."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ _TOOLS = {"tool": "math_equal", "embedding": "embed"}
 
 
 class Equivalent(OpenVote, Grouping):
-    """A majority vote over classes of equivalent answers, for an equivalence that is too slow or too risky to compute
+    """A majority vote over classes of equivalent answers. Use it if the equivalence is too slow or too risky to compute
     inside the machine.
 
-    Each different answer (by the task's key) is judged once, and a single answer not at all. Judges (`ask`):
+    Each different answer (by the task's key) is judged once; a single answer is not judged. Judges (`ask`):
 
-    - `tool`: a tool that takes `answers`, a list of texts, and returns a list as long, for each answer the index of the
-      first equal one: a computer algebra system (`math_equal`, math-verify in a process that can be killed).
+    - `tool`: a tool, such as a computer algebra system, that takes `answers`, a list of texts, and returns for each
+      answer the index of the first equal one (`math_equal`: math-verify in a process that can be killed).
     - `embedding`: a tool that takes `texts` and returns a vector for each. In the order of votes, an answer joins the
       most similar class before it at a cosine of `threshold` (0.9).
-    - `model`: a model says of pairs whether both mean the same, yes or no, starting with the most frequent answer.
+    - `model`: a model compares pairs of answers (yes or no), starting with the most frequent answer.
 
-    If the tool or a model's call fails or returns anything else, the task's keys decide (in that pair), and `why` says
-    so. Ties go to the answer whose first voter comes earliest in the join's order; the value is the answer of the
-    class's first voter.
+    If the tool or a model's call fails or returns another form, the task's keys decide (in that pair), and `why`
+    reports it. Ties go to the answer whose first voter comes earliest in the join's order; the value is the answer of
+    the class's first voter.
     """
 
     ask: Literal["tool", "embedding", "model"] = Field(default="tool", description="What judges.")
@@ -82,7 +82,7 @@ class Equivalent(OpenVote, Grouping):
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the verdict, or the calls as more plan."""
         by_name = {branch.name: branch for branch in branches}
-        # In the rounds after the first the judge's calls are branches too; they have no vote.
+        # After the first round the judge's calls are branches too; they have no vote.
         calls = {self.called, *(self.grouped.calls if self.grouped is not None else ())}
         roll = read_roll([branch for branch in branches if branch.name not in calls], task)
         counted = group_by_answer(roll.ballots)
@@ -95,7 +95,7 @@ class Equivalent(OpenVote, Grouping):
         if self.ask == "model":
             return self._group_by_model(ranked, roll, by_name, why, task)
         if self.called is None:
-            # A vector joins the class of most votes that is near enough; a tool names places in the order it was given.
+            # Embeddings need the answers in the order of votes; a tool returns places in the order of its input.
             return self._call(ranked if self.ask == "embedding" else counted, branches, why)
         asked = by_name.get(self.called)
         value = asked.result.value if asked is not None and asked.result is not None else None
@@ -148,7 +148,7 @@ class Equivalent(OpenVote, Grouping):
     def _count_classes(
         self, roll: Roll, given: Sequence[Class], heads: Sequence[int] | None, note: Sequence[str] = ()
     ) -> Verdict:
-        """Return the verdict over classes; `heads[i]` is the place of the answer that answer i is the same as."""
+        """Return the verdict over classes; `heads[i]` is the place of the answer that answer i equals."""
         if heads is None:
             what = "classes" if self.ask == "tool" else "vectors"
             note = [*note, f"{self._tool} gave no {what}, so the task's own equality counts"]
@@ -174,10 +174,10 @@ def _heads_of_groups(groups: Groups, counted: Sequence[Class]) -> list[int]:
 
 
 def _read_heads(value: JsonValue, n: int) -> list[int] | None:
-    """Return classes if they are well formed: for each answer an earlier one, or itself, that heads its class."""
+    """Return the classes if they are valid: each answer has an earlier answer, or itself, as the head of its class."""
     if not isinstance(value, list) or len(value) != n:
         return None
     heads = [index for index in value if isinstance(index, int) and not isinstance(index, bool)]
-    # Each answer has to point at the first of its class, and that at itself: else the classes would be circles.
+    # Each answer must point at the first answer of its class, which points at itself. This excludes circles.
     right = len(heads) == n and all(0 <= head <= i and heads[head] == head for i, head in enumerate(heads))
     return heads if right else None

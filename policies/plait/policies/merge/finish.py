@@ -27,11 +27,11 @@ _LINE_END = re.compile(r"[ \t*`.;]*+(?:\n|$)")
 
 
 class FinishMarker(Merge):
-    """Take the text in `FinishMarker(…)` that a model wrote.
+    """Return the text in the model's `FinishMarker(…)`.
 
-    The first action in the text of the first branch that is done counts, up to its closing parenthesis: the answer may
-    have lines, parentheses and the word "Replan" in it. Without an action the whole text is the answer. Also read: a
-    JSON object {"thought", "action": {"response"} or {"feedback"}}.
+    The first action in the text of the first finished branch counts, up to its closing parenthesis. The answer may
+    contain line breaks, parentheses and the word "Replan". Without an action the whole text is the answer. The merge
+    also reads a JSON object {"thought", "action": {"response"} or {"feedback"}}.
 
     `Replan(…)` gives {"replan": what is missing, "thought": …} if `replan` allows it.
     """
@@ -44,7 +44,7 @@ class FinishMarker(Merge):
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the answer, or the wish for another plan."""
+        """Return the answer, or the request for another plan."""
         branch = next((branch for branch in branches if branch.result is not None), None)
         if branch is None or branch.result is None:
             return Verdict(value=None, why="there is no text to read")
@@ -61,7 +61,7 @@ class FinishMarker(Merge):
 
 
 def _read_text(text: str) -> tuple[str, str, str]:
-    """Return the action (`finish`, `replan`, `none`), what it says, and the thought before it."""
+    """Return the action (`finish`, `replan`, `none`), its text, and the thought before it."""
     end = _END.search(text)
     text = text[: end.start()] if end else text
     action = _ACTION.search(text)
@@ -69,14 +69,14 @@ def _read_text(text: str) -> tuple[str, str, str]:
         return "none", text.strip(), ""
     thought = _THOUGHT.search(text, 0, action.start())
     rest = text[action.end() :]
-    # Only an action with a parenthesis has an end; without one all that follows belongs to it.
+    # Only an action with a parenthesis has an end; without one, all following text belongs to the action.
     if action[2]:
         rest = _up_to_closing(rest)
     return action[1].lower(), _strip_quotes(rest.strip()), thought[1].strip() if thought else ""
 
 
 def _up_to_closing(text: str) -> str:
-    """Return the text up to the parenthesis that closes one before it: balanced, or at least at a line's end."""
+    """Return the text up to the balanced closing parenthesis, or else up to a parenthesis at a line's end."""
     depth = 1
     for mark in _MARK.finditer(text):
         depth += 1 if mark[0] == "(" else -1
@@ -87,15 +87,15 @@ def _up_to_closing(text: str) -> str:
 
 
 def _strip_quotes(text: str) -> str:
-    """Return a text without the quotes around all of it."""
+    """Return a text without the quotes that enclose it."""
     if len(text) > 2 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]:
         return text[1:-1]
     return text
 
 
 def _read_object(text: str) -> tuple[str, str, str] | None:
-    """Read the action as JSON, or return `None` if the text is no such object."""
-    # Models that were trained on JSON actions answer so, whatever the prompt shows.
+    """Return the action of a JSON object, or `None` if the text is not one."""
+    # Models that were trained on JSON actions write JSON, whatever form the prompt shows.
     start = text.strip().removeprefix("```json").removesuffix("```").strip()
     if not start.startswith("{"):
         return None

@@ -38,17 +38,17 @@ class CandidateMark(Frozen):
     """A candidate."""
 
     branch: str
-    """The first that gave this answer."""
+    """The first branch that gave this answer."""
     call: str
-    """The step that marks it."""
+    """The step that marks this answer."""
     votes: int
-    """How many gave it."""
+    """Number of branches that gave this answer."""
 
 
 class Judged(OpenVote, ModelMerge):
-    """Best-of-n with a model for a scorer: a mark from 0 to `best` for every different answer.
+    """Best-of-n with a model as the scorer: it gives every different answer a mark from 0 to `best`.
 
-    Equal answers are marked once, a single answer not at all. The highest mark wins; ties go to the answer with more
+    Equal answers are marked once; a single answer is not marked. The highest mark wins; ties go to the answer with more
     votes, then to the answer whose first voter comes earliest. The mark is the last number in the judge's reply (`8`,
     `8/10`, `8 out of 10`). An answer whose call fails, or gives no number from 0 to `best`, loses to any answer with a
     mark. The join expands into the calls.
@@ -105,7 +105,7 @@ class Judged(OpenVote, ModelMerge):
         why = f"marked {_format_mark(marks[at])} of {self.best} ({shown}); {best.votes} votes"
         others = [mark for i, mark in enumerate(marks) if i != at and mark is not None]
         mark = marks[at]
-        # Without a second mark there is nothing to be ahead of.
+        # Without a second mark there is no margin.
         if mark is not None and others:
             why += f", margin {_format_mark(mark - max(others))}"
         why = "; ".join([why, *self.left_out])
@@ -113,7 +113,7 @@ class Judged(OpenVote, ModelMerge):
 
     def _mark(self, call: Branch | None) -> float | None:
         text = call.text if call is not None and call.done else ""
-        # "8 of 10" ends in a number that is no mark.
+        # The last number of "8 of 10" is not the mark.
         numbers = _NUMBER.findall(re.sub(rf"(?<!\s)\s*+(?:/|out of|of)\s*+{self.best}\b", "", text))
         mark = float(numbers[-1]) if numbers else -1.0
         return mark if 0.0 <= mark <= self.best else None

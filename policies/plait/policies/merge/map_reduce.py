@@ -1,4 +1,4 @@
-"""Merge `map-reduce`: many texts made one by a model, few at a time. The branches are the map; this is the reduce."""
+"""Merge `map-reduce`: a model combines many texts into one, a few at a time. The branches map; this merge reduces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Combine these parts into one text that answers the request. Leave nothing out th
 
 
 class MapReduce(ModelMerge):
-    """A model combines up to `fan_in` texts at a time, all groups of a level side by side, until one text is left.
+    """A model combines up to `fan_in` texts at a time, with all groups of a level in parallel, until one text is left.
 
     n texts take about log n / log `fan_in` levels. The order of the branches is kept. A group whose call fails is left
     out of the next level; the join fails if all of a level do. One text is its own reduction, and none gives `null`.
@@ -46,7 +46,7 @@ class MapReduce(ModelMerge):
     level: Annotated[int, Free()] = Field(default=0, ge=0, description="Levels done so far; set by the merge itself.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the last text, or the next level as more plan; `why` says how many texts there were."""
+        """Return the last text, or the next level as more plan; `why` has the number of texts."""
         parts = list_texts(branches)
         why = f"{len(parts)} texts{silent_note(branches)}"
         if len(parts) < 2:
@@ -55,7 +55,7 @@ class MapReduce(ModelMerge):
             return Verdict(value=value, why=f"reduced in {self.level} levels; {why}")
         names = [part.name for part in parts]
         groups = math.ceil(len(parts) / self.fan_in)
-        size = math.ceil(len(parts) / groups)  # even groups: none with a single text where it can be helped
+        size = math.ceil(len(parts) / groups)  # even groups, so that few have a single text
         calls: list[Step] = []
         for i in range(groups):
             group = parts[i * size : (i + 1) * size]

@@ -1,4 +1,4 @@
-"""Merge `pairwise`: a tournament in which a model says which of two answers is better."""
+"""Merge `pairwise`: a tournament in which a model chooses the better of two answers."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class Match(Frozen):
     """Two candidates and the calls that decide between them."""
 
     first: str
-    """Branch with more votes (or the earlier one): it stays if the calls do not agree."""
+    """The branch with more votes (or the earlier branch); it advances if the calls disagree."""
     second: str | None = None
-    """The other branch; without it the first advances unopposed."""
+    """The other branch; without an opponent the first branch advances."""
     calls: tuple[str, ...] = ()
-    """Steps: one in which the first is A, one in which it is B."""
+    """The steps of the two calls: the first candidate is A in one and B in the other."""
 
 
 class Pairwise(OpenVote, ModelMerge):
-    """Knockout selection by pairwise comparison, as in the tournaments of best-of-n by a model.
+    """Knockout selection by pairwise comparison, as in best-of-n tournaments with a model as the judge.
 
     Equal answers are one candidate, so k different answers take k - 1 matches in about log2 k rounds. Candidates are
-    seeded by votes, then by the join's order: the first meets the last. Each match is asked twice with the candidates
-    swapped, since models favour a place. The second candidate must win both calls, else the first stays: a model that
-    always says "A", or fails, leaves the majority as it is. The join expands into one round at a time.
+    seeded by votes, then by the join's order; the first meets the last. Each match takes two calls with the candidates
+    swapped, since models favour a position. The second candidate must win both calls, else the first advances. So a
+    model that always writes "A", or fails, keeps the majority's answer. The join expands into one round at a time.
     """
 
     judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(
@@ -74,7 +74,7 @@ class Pairwise(OpenVote, ModelMerge):
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the winner, or the next round as more plan; `why` says how many were compared."""
+        """Return the winner, or the next round as more plan; `why` has the number of candidates."""
         by_name = {branch.name: branch for branch in branches}
         if self.matches:
             left = [self._winner(match, by_name) for match in self.matches]
@@ -98,7 +98,7 @@ class Pairwise(OpenVote, ModelMerge):
         half = (len(left) + 1) // 2
         for i in range(half):
             first, second = left[i], left[len(left) - 1 - i]
-            # Of an odd number the middle one has no opponent, and advances.
+            # With an odd number, the middle candidate has no opponent and advances.
             if first == second:
                 matches.append(Match(first=first))
                 continue
@@ -126,6 +126,6 @@ class Pairwise(OpenVote, ModelMerge):
 
 
 def _choice(call: Branch | None) -> str | None:
-    """Return the last A or B that a model wrote by itself."""
+    """Return the last A or B that stands alone in a model's text."""
     letters = _LETTER.findall(call.text) if call is not None and call.done else []
     return letters[-1] if letters else None

@@ -1,4 +1,4 @@
-"""Merge `scratchpad`: the observations of a plan's tasks, failures included, as the text that a model reads on."""
+"""Merge `scratchpad`: the observations of a plan's tasks, failures included, as text for the model's next call."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class ScratchpadAction(Frozen):
     """One action."""
 
     text: str
-    """The action as it was planned: `2. search("x")`."""
+    """The planned action: `2. search("x")`."""
     branch: str | None = None
-    """Name of the branch that did it; without one it was not run, for the reason in `error`."""
+    """Name of the branch that ran the action. Without a branch the action was not run; `error` has the reason."""
     thought: str = ""
-    """What was thought before it."""
+    """The thought before the action."""
     error: str = ""
-    """Why it was not run."""
+    """The reason why the action was not run."""
 
 
 class Scratchpad(Merge):
-    """One block an action, in plan order: `Thought: …` if there was one, the action, `Observation: …`.
+    """Writes one block for each action, in plan order: `Thought: …` if there is one, the action, `Observation: …`.
 
-    A tool's result is text and never read again as an action or a reference. The observation of a failed task is its
-    error, that of a task that was not run the reason. Use it in a join that tolerates failures.
+    A tool's result is text and is never parsed as an action or a reference. The observation of a failed task is its
+    error. The observation of a task that was not run is the reason. Use this merge in a join that tolerates failures.
     """
 
     actions: Annotated[tuple[ScratchpadAction, ...], Free()] = Field(
@@ -50,7 +50,7 @@ class Scratchpad(Merge):
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the text; `why` counts what became of the actions."""
+        """Return the text; `why` counts the outcomes of the actions."""
         by_name = {branch.name: branch for branch in branches}
         entries = self.actions or tuple(
             ScratchpadAction(text=branch.name, branch=branch.name) for branch in branches if branch.name != self.earlier

@@ -1,6 +1,6 @@
-"""Merge `splice`: the results of spawned threads as the text that their parent reads on.
+"""Merge `splice`: the results of spawned threads as the text with which their parent continues.
 
-All words come from the options, which a planner takes from its dialect's table.
+The options contain all fixed text; a planner takes them from its dialect's table.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Piece = str | dict[str, JsonValue]
 
 
 class SplicePlace(Frozen):
-    """One place in the block."""
+    """One entry of the block."""
 
     item: str = ""
-    """The parent's name for this thread's work."""
+    """The parent's name for this thread's item."""
     branch: str | None = None
-    """The thread's branch. `None`: no thread ran, and the entry reads as one that found nothing."""
+    """The thread's branch. `None`: no thread ran, and the entry is written like that of an unsuccessful thread."""
 
 
 class Splice(Merge):
-    """The block is `head`, the entries with `separator` between them, `tail`; the value is that text, or, with `carry`,
-    a list of pieces.
+    """Writes a block: `head`, the entries with `separator` between them, and `tail`. The value is this text, or a list
+    of pieces with `carry`.
 
     Templates may hold `{item}`, `{answer}`, `{text}`, `{number}` (from 1) and `{index}` (from 0). An entry is written
     from `hit` if its thread reached the goal, else from `none`.
@@ -142,7 +142,7 @@ class Splice(Merge):
         return Verdict(value=value, why=why, winner=winner)
 
     def _explain(self, branches: Sequence[Branch], entries: int, hits: Sequence[str], wrong: int) -> str:
-        """Return the number of threads that reached the goal, and the outcome of the others."""
+        """Return the number of threads that reached the goal, and the outcomes of the other threads."""
         done = sum(branch.done for branch in branches)
         why = f"{len(hits)} of {entries} threads reached the goal"
         why += f" ({', '.join(hits)})" if hits else ""
@@ -151,7 +151,7 @@ class Splice(Merge):
         return why + (f"; {entries - len(branches)} were not run" if entries > len(branches) else "")
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return whether a thread reached the goal: the parent needs one way that leads there, not all."""
+        """Return whether a thread reached the goal: the parent needs one successful thread, not all."""
         if outstanding <= 0:
             return True
         if self.goal is None:
@@ -166,8 +166,8 @@ class Splice(Merge):
     def _successful_entry(
         self, entry: SplicePlace, number: int, branch: Branch | None, task: Task, most: int | None = None
     ) -> tuple[list[Piece] | None, str | None, bool]:
-        """Return a successful thread's entry and claim, else `None` twice; and whether its claim was refuted."""
-        # A thread that was cut while it wrote counts with what it has only where its ids are carried on.
+        """Return a successful thread's entry and claim, or `None` for both, and whether the claim was refuted."""
+        # The partial output of a thread that was cut off counts only if the parent carries its token ids.
         if branch is None or not (branch.done or (self.carry and branch.written)):
             return None, None, False
         fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
@@ -186,7 +186,7 @@ class Splice(Merge):
         written = _fill(self.hit, {**fields, "text": text})
         claim = self._claim(fields["answer"]) if self.claim_item else written
         if self.check:
-            # A claim that the task cannot read is no answer; one that it cannot judge (`None`) stands.
+            # A claim that the task cannot read is not an answer; a claim that it cannot judge (`None`) is accepted.
             answer = task.extract(claim)
             if answer is None or task.verify(answer) is False:
                 return None, None, True
@@ -212,8 +212,8 @@ class Splice(Merge):
         return [_piece(ids, branch.text)] if ids else [branch.text]
 
     def _share(self, branches: Sequence[Branch]) -> int | None:
-        """Return the token limit of each of the longest threads: an equal share of the tokens that the shorter
-        ones leave of `most_tokens`. `None`: no limit."""
+        """Return the token limit of each of the longest threads: an equal share of the tokens that the shorter threads
+        leave of `most_tokens`. `None`: no limit."""
         if self.most_tokens is None or not self.carry:
             return None
         lengths = sorted(
@@ -241,7 +241,7 @@ def _text(piece: Piece) -> str:
 
 
 def _length(piece: Piece) -> int:
-    """Return a piece's tokens; its words, where it has no ids."""
+    """Return the number of a piece's tokens, or of its words if it has no ids."""
     ids = piece.get("ids") if isinstance(piece, dict) else None
     return len(ids) if isinstance(ids, list) else len(_text(piece).split())
 
@@ -255,7 +255,7 @@ def _truncate_pieces(pieces: list[Piece], most: int) -> list[Piece]:
             out.append(piece)
         elif most > 0:
             ids = piece.get("ids") if isinstance(piece, dict) else None
-            if isinstance(ids, list):  # the text's share is a guess: it is for people, the parent reads the ids
+            if isinstance(ids, list):  # The text's cut is an estimate: people read it, the parent reads ids.
                 out.append({"ids": ids[:most], "text": _text(piece)[: len(_text(piece)) * most // length] + "…"})
             else:
                 out.append("".join(_WORD.findall(_text(piece))[:most]))
@@ -280,7 +280,7 @@ def _strip_eos(pieces: list[Piece], end: str) -> list[Piece]:
 
 
 def _merge_pieces(pieces: Sequence[Piece]) -> list[Piece]:
-    """Put neighbouring texts together, for each text is tokenised by itself; leave out empty pieces."""
+    """Join neighbouring texts, since each text is tokenised separately, and drop empty pieces."""
     out: list[Piece] = []
     for piece in pieces:
         if isinstance(piece, str) and out and isinstance(out[-1], str):
@@ -291,5 +291,5 @@ def _merge_pieces(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _fill(template: str, fields: dict[str, str]) -> str:
-    """Put fields into a template; braces around anything else stay as they are."""
+    """Fill the fields of a template; other braces stay unchanged."""
     return _FIELD.sub(lambda field: fields.get(field[1], ""), template)

@@ -1,4 +1,4 @@
-"""Merge `stitch`: texts that were written side by side, as one text in the planned order."""
+"""Merge `stitch`: join texts that were written in parallel into one text, in the planned order."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class StitchPart(Frozen):
     """One part of the text."""
 
     branch: str
-    """Name of the branch that wrote it."""
+    """Name of the branch that wrote this part."""
     head: str = ""
-    """Before its text."""
+    """Text before the branch's text."""
     flows: bool = False
-    """The head was the start of the model's turn: a text that continues in mid-sentence (a small letter, a comma) stays
-    on the head's line."""
+    """Whether the model's turn began with the head. A text that continues in mid-sentence (a small letter, a comma)
+    then stays on the head's line."""
     echo: tuple[str, ...] = ()
-    """Texts that a model may repeat at the start of the part, such as its heading. They are removed, whatever their
-    case, spaces and emphasis."""
+    """Texts that a model may repeat at the start of the part, such as its heading. They are removed; case, spaces and
+    emphasis are ignored."""
     missing: str | None = None
-    """Text for a branch without any; `{reason}` becomes the reason. Without it the part is left out with its head."""
+    """Text for a branch without text, with `{reason}` filled in. `None` leaves out the part and its head."""
 
 
 class Stitch(Merge):
-    """`head`, the parts with `separator` between them, `tail`.
+    """Writes `head`, the parts with `separator` between them, and `tail`.
 
-    A part is the branch's text without space around it and without a leading `<think>` block. One branch with nothing
-    to be put around it keeps its value as it is. When no part is left the value is `null`.
+    A part is the branch's stripped text without a leading `<think>` block. A single branch without any text around it
+    keeps its value and type. If no part is left, the value is `null`.
     """
 
     parts: Annotated[tuple[StitchPart, ...], Free()] = Field(
@@ -59,10 +59,10 @@ class Stitch(Merge):
     data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the text; `why` has the note, how many parts there are, and who is missing."""
+        """Return the text; `why` has the note, the number of parts and the missing branches."""
         by_name = {branch.name: branch for branch in branches}
         entries = self.parts or tuple(StitchPart(branch=branch.name) for branch in branches)
-        # Nothing is to be put together: the value keeps its type, and its `why`.
+        # There is nothing to join: the value keeps its type and its `why`.
         if len(entries) == 1 and entries[0] == StitchPart(branch=entries[0].branch) and not (self.head or self.tail):
             return self._single_part(by_name.get(entries[0].branch))
         parts: list[str] = []
@@ -73,7 +73,7 @@ class Stitch(Merge):
             if text:
                 parts.append(_with_heading(entry, text))
                 continue
-            # A part that is missing is named, so that what is built on this value does not take it for the whole.
+            # `why` names a missing part, so that readers of this value know that it is incomplete.
             reason = _reason(branch)
             missing.append(f"{entry.branch} {reason}")
             if entry.missing is not None:
@@ -110,7 +110,7 @@ def _text(branch: Branch | None, entry: StitchPart) -> str:
 
 
 def _strip_echo(text: str, echo: str) -> str:
-    """Return a text without `echo` at its start, where case, white space and marks of emphasis do not count."""
+    """Return a text without `echo` at its start, ignoring case, white space and marks of emphasis."""
     wanted = [char.casefold() for char in echo if char not in _MARKS]
     at = 0
     for char in wanted:
@@ -119,7 +119,7 @@ def _strip_echo(text: str, echo: str) -> str:
         if at == len(text) or text[at].casefold() != char:
             return text
         at += 1
-    if at < len(text) and text[at - 1].isalnum() and text[at].isalnum():  # a longer word: it only begins like this
+    if at < len(text) and text[at - 1].isalnum() and text[at].isalnum():  # a longer word that begins with the echo
         return text
     return text[at:].lstrip(_REST) if wanted else text
 

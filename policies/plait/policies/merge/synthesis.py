@@ -1,5 +1,5 @@
-"""Merges of drafts: `synthesis` writes one answer from them, `synthesis-drafts` lists them for a later call,
-`synthesis-or-vote` takes the answer that was written or, failing that, a vote."""
+"""Merges of drafts: `synthesis` writes one answer from the drafts, `synthesis-drafts` lists them for a later call,
+`synthesis-or-vote` takes the written answer or falls back to a vote."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ itself in the form in which the drafts give it.
 class Synthesis(ModelMerge):
     """A model reads the question and the branches' texts, as numbered drafts, and writes the answer.
 
-    The join expands into that call. If the call fails, or what it wrote has no answer, the most frequent answer of the
-    drafts counts (merge `synthesis-or-vote`). One branch with text is its own synthesis, and none gives `null`.
+    The join expands into that call. If the call fails or writes no answer, the merge returns the drafts' most frequent
+    answer (`synthesis-or-vote`). A single text is returned unchanged; without text the value is `null`.
     """
 
     answer: Annotated[CallConfig, Uses("question", "count", "drafts")] = Field(
@@ -69,9 +69,9 @@ class Synthesis(ModelMerge):
 class SynthesisDrafts(Merge):
     """The value is a list with one object for each branch that has text, in the join's order:
 
-    `name`, `text`, `done` (false: stopped while it was writing), `tokens`, `logprob` (mean, or null), `answer` (as the
-    task extracts it, or null), `key` (the answer's canonical form, or null), `verified` (true, false, or null where the
-    task cannot tell or the branch is not done).
+    `name`, `text`, `done` (false: stopped while writing), `tokens`, `logprob` (mean, or null), `answer` (as the task
+    extracts it, or null), `key` (the answer's canonical form, or null), `verified` (true, false, or null if the task
+    cannot judge it or the branch is not done).
 
     Use it in a join that is `early` for `enough` and `stop_on_verified` to have an effect.
     """
@@ -92,7 +92,7 @@ class SynthesisDrafts(Merge):
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the records; `why` counts them."""
+        """Return the records; `why` has their number."""
         records: list[JsonValue] = []
         done = right = 0
         for branch in branches:
@@ -109,10 +109,10 @@ class SynthesisDrafts(Merge):
         return Verdict(value=records, why=why)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return whether `enough` branches are done, or one is verified."""
+        """Return whether `enough` branches are done, or one answer is verified."""
         if outstanding <= 0:
             return True
-        # The others may still write: they are drafts as far as they have come.
+        # The other branches may still be writing; their partial texts are drafts too.
         if self.enough is not None and sum(branch.done for branch in branches) >= self.enough:
             return True
         return self.stop_on_verified and any(
@@ -121,7 +121,7 @@ class SynthesisDrafts(Merge):
         )
 
     def tally(self, task: Task) -> SettlingTally:
-        """Return a tally that looks for a verified draft, and counts those that are done."""
+        """Return a tally that finds a verified draft and counts the finished drafts."""
 
         def verified(branch: Branch) -> bool:
             record = self._record(branch, task) if self.stop_on_verified and branch.done else None
@@ -151,8 +151,7 @@ class SynthesisDrafts(Merge):
 
 
 class SynthesisOrVote(Merge):
-    """The first branch is the synthesis, the other branches are its sources. The value is the text of the first that
-    there is:
+    """The first branch is the synthesis; the other branches are its sources. The value is the text of the first match:
 
     1. the synthesis, if it has an answer, unless that is verified wrong while a source is verified right;
     2. the first source that is verified right;
@@ -163,7 +162,7 @@ class SynthesisOrVote(Merge):
     note: FreeText = Field(default="", description="Start of `why`: a planner's words for people.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict; `why` says which of the two it is."""
+        """Return the verdict; `why` states whether it is the synthesis or a source."""
         lead, sources = branches[0], branches[1:]
         answer = _answer(lead, task)
         truth = None if answer is None else task.verify(answer)

@@ -24,22 +24,21 @@ __all__ = ["ToolMajority"]
 
 
 _KEPT = 16
-"""Tasks for which the reading task is kept: what was read of a branch is remembered with it."""
+"""Maximum number of tasks whose action task is cached; it caches the answers read from the branches."""
 
 
 class ToolMajority(Merge):
     """Self-consistency (Wang et al., arXiv 2203.11171) over actions: each turn that is done has one vote.
 
-    The branches are turns of one conversation, sampled several times, none of whose calls has been made yet. A turn
-    votes for its calls; one that makes none votes for answering, with the answer that the request's task takes from it.
-    A turn with a call that cannot be read does not vote. Ties go to the action whose voters' mean log-probabilities sum
-    to more, if every voter of the tied ones has one, and else to the one whose first voter comes earliest. The rules
-    that stop a vote count these votes.
+    The branches are samples of one turn of a conversation; none of their calls has been made yet. A turn votes for its
+    calls. A turn without calls votes for the answer that the request's task reads in it. A turn with an unreadable call
+    does not vote. Ties go to the action with the greater sum of its voters' mean log-probabilities if every tied voter
+    has one, else to the action with the earliest voter. The rules that stop a vote count these votes.
 
-    Arguments count in the form in which the tool takes them for the same, where `tools` says its schema: defaults
-    filled in, `"3"` for a number is 3.
+    Arguments are compared in canonical form if `tools` has the tool's schema: defaults are filled in, and `"3"` for a
+    number is 3.
 
-    Differs from votes over sets of calls: a call that is made twice counts twice (`multiset`). Default: `hierarchical`.
+    Differs from votes over sets of calls: a repeated call counts twice (`multiset`). Default: `hierarchical`.
     """
 
     fidelity = Fidelity(
@@ -87,10 +86,10 @@ class ToolMajority(Merge):
         return self
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict; `why` has the counts, the margin and who did not vote. Raises `PluginError` for branches
-        whose values are not turns of a model."""
+        """Return the verdict; `why` has the counts, the margin and the branches without a vote. Raises `PluginError`
+        for branches whose values are not turns of a model."""
         values = ((branch.name, branch.result.value) for branch in branches if branch.result)
-        # A vote over what tools returned would read every value as "no call".
+        # A vote over the results of tools would read every value as "no call".
         odd = next((name for name, value in values if not isinstance(value, str)), None)
         if odd is not None:
             raise PluginError(
@@ -122,8 +121,8 @@ class ToolMajority(Merge):
         )
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return whether no outcome of the `outstanding` branches can change what is done: the lead exceeds their
-        votes, and where turns that vote together may differ (`name`, `exclude`), none before the first voter is out."""
+        """Return whether the `outstanding` branches cannot change the action: the lead exceeds their votes. If turns of
+        one class may differ (`name`, `exclude`), all branches before the first voter must have ended."""
         if outstanding <= 0:
             return True
         actions = self.reads(task)
@@ -142,12 +141,12 @@ class ToolMajority(Merge):
             return False
         if self.criterion != "name" and not self.exclude:
             return True
-        # Which arguments are used is the first voter's to say, and an earlier branch could still become that.
+        # The first voter decides the arguments, and an earlier branch could still become the first voter.
         first = max(counted, key=lambda group: group.votes).first
         return all(branch.state.ended for branch in branches[: first.place])
 
     def reads(self, task: Task) -> Actions:
-        """Return the task by which the branches' answers are read: to say what to do next."""
+        """Return the task that reads the branches' actions."""
         known = next((reading for reading in self._read if reading.inner is task), None)
         if known is None:
             known = Actions(
@@ -173,7 +172,7 @@ class ToolMajority(Merge):
 
 
 def _group_by_tools(ballots: Sequence[Ballot], actions: Actions) -> list[Class]:
-    """Return the ballots in classes of those that call the same tools."""
+    """Return the ballots in classes that call the same tools."""
     groups: dict[str, Class] = {}
     for ballot in ballots:
         named = groups.setdefault(actions.names(ballot.answer), Class(ballot))

@@ -17,13 +17,13 @@ __all__ = ["Collect", "Constant", "Observations"]
 
 
 class Collect(Merge):
-    """Return the list of the branches' values in the join's order, `null` for a branch that has none."""
+    """Return the list of the branches' values in the join's order, with `null` for a branch without a value."""
 
     plans_more = False
     collects = True
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the list, and in `why` who is missing."""
+        """Return the list; `why` names the missing branches."""
         values = [branch.result.value if branch.done and branch.result else None for branch in branches]
         missing = [f"{branch.name} {branch.state}" for branch in branches if not branch.done]
         why = f"{len(branches) - len(missing)} of {len(branches)} branches"
@@ -34,7 +34,7 @@ class Collect(Merge):
 
 
 class Constant(Merge):
-    """Return the value of its option, whatever the branches say: how a planner puts a value of its own into a plan."""
+    """Return the value of its option and ignore the branches. Planners use it to put a value into a plan."""
 
     plans_more = False
 
@@ -47,13 +47,13 @@ class Constant(Merge):
         return Verdict(value=self.value, why=self.why, data=self.data)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return `True`: no branch can change it."""
+        """Return `True`: no branch can change the value."""
         return True
 
 
 class Observations(Merge):
-    """Return {"text": …, "results": {step: {"value": …} or {"error": …}}}, in the order of the branches, whatever the
-    order in which they ended. A call that failed is an observation; use it in a join that tolerates failures."""
+    """Return {"text": …, "results": {step: {"value": …} or {"error": …}}} in the order of the branches, not of their
+    ends. A failed call is an observation; use this merge in a join that tolerates failures."""
 
     plans_more = False
 

@@ -37,10 +37,10 @@ __all__ = ["InverseEntropy", "Majority", "Posterior", "SelfCertainty"]
 class Majority(Merge):
     """Self-consistency (Wang et al., arXiv 2203.11171): one vote for each branch that is done and has an answer.
 
-    A branch that was given up in favour of another (as redundant) votes with that one. Ties go to the answer whose
-    voters' mean log-probabilities sum to more, if every voter of the tied answers has one, and else to the answer whose
-    first voter comes earliest in the join's order. The value is the answer as the task extracted it from its first
-    voter, or `null` when no branch has an answer.
+    A branch that was merged into another as redundant votes with that branch. Ties go to the answer with the greater
+    sum of its voters' mean log-probabilities if every tied voter has one, else to the answer with the earliest voter in
+    the join's order. The value is the answer as the task extracted it from its first voter, or `null` when no branch
+    has an answer.
     """
 
     plans_more = False
@@ -55,7 +55,7 @@ class Majority(Merge):
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
-        """Return the verdict; `why` has the counts, the margin and who did not vote."""
+        """Return the verdict; `why` has the counts, the margin and the branches without a vote."""
         roll = read_roll(branches, task, self.weights)
         counted = group_by_answer(roll.ballots)
         if not counted:
@@ -65,9 +65,8 @@ class Majority(Merge):
         return build_verdict(best, f"{best.votes} of {roll.votes} votes, margin {best.votes - second}{how}", roll)
 
     def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
-        """Return whether the lead exceeds the `outstanding` votes: then every outcome has the same winner (by
-        `Task.key`), whatever the tie rule says. Branches given up in favour of one that is still out are outstanding
-        too."""
+        """Return whether the lead exceeds the `outstanding` votes. Every outcome then has the same winner (by
+        `Task.key`), whatever the tie rule. Branches merged into an unfinished branch are outstanding too."""
         return count_votes(branches, task, self.weights).decided(outstanding)
 
     def tally(self, task: Task) -> VoteTally:
@@ -78,10 +77,10 @@ class Majority(Merge):
 class InverseEntropy(OpenVote, Merge):
     """Inverse-entropy weighted voting (Sequential Edge, arXiv 2511.02309): w = 1 / max(H, floor).
 
-    H is the mean entropy of a branch's tokens in bits (`logprobs=20` of the planner; what the k likeliest tokens leave
-    out counts as one outcome). The paper's floor is 1e-10; then a trace written with near certainty, such as a loop,
-    weighs more than all others together. So the floor is 0.05 bit here, and `cap` bounds a weight by the median's
-    multiple (`cap=null`, `floor=1e-10` is the paper's rule). Ties go to the answer with more votes, then the earliest.
+    H is the mean entropy of a branch's tokens in bits (`logprobs=20` of the planner; the tokens beyond the k likeliest
+    count as one outcome). With the paper's floor of 1e-10, a trace written with near certainty, such as a loop, weighs
+    more than all others together. So the floor is 0.05 bit here, and `cap` bounds a weight by the median's multiple
+    (`cap=null`, `floor=1e-10` is the paper's rule). Ties go to the answer with more votes, then the earliest.
     """
 
     fidelity = Fidelity("variant", "a floor and a cap on weights", paper="2511.02309")
@@ -111,8 +110,8 @@ class SelfCertainty(OpenVote, Merge):
     """Borda voting by self-certainty (Kang et al., arXiv 2502.18581).
 
     Self-certainty is the mean over tokens of KL(uniform || p), which needs the whole vocabulary (`logprobs=-1` of the
-    planner). Of N voters the r-th most certain (equals in the join's order) weighs (N - r + 1)^p. Voters without it are
-    left out, and where none has it the join fails. Ties go to the answer with more votes, then to the earliest.
+    planner). The r-th most certain of N voters (ties in the join's order) weighs (N - r + 1)^p. Voters without it are
+    left out; the join fails if no voter has it. Ties go to the answer with more votes, then to the earliest.
     """
 
     fidelity = Fidelity("exact", paper="2502.18581")
@@ -142,9 +141,9 @@ class Posterior(OpenVote, Merge):
 
     A vote of confidence c has the likelihood c if its answer is right, and (1 - c) / (K - 1) if another of K answers
     is; c = exp(`criterion` / `vote_temperature`), by default the geometric mean of the tokens' probabilities
-    (`logprobs=1` of the planner). Many unsure votes can outweigh a sure one, and one sure vote many unsure ones: as
-    good as the model knows when it is right. Goes with the stop rule `cges:lead=false`. Ties go to the answer with more
-    votes, then to the one whose first voter comes earliest.
+    (`logprobs=1` of the planner). Many unsure votes can outweigh a sure one, and one sure vote many unsure ones, so the
+    merge is as good as the model's calibration. Use it with the stop rule `cges:lead=false`. Ties go to the answer with
+    more votes, then to the one whose first voter comes earliest.
     """
 
     fidelity = Fidelity("exact", paper="2511.02603")

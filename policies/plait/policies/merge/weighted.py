@@ -1,4 +1,4 @@
-"""Merge `weighted`: votes weigh by the confidence of the model while it wrote them (`Signals`)."""
+"""Merge `weighted`: weigh each vote by the model's confidence while it wrote the branch (`Signals`)."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ class Weighted(OpenVote, Merge):
         if floor is None:
             floor = percentile(list(scores.values()), 100.0 - self.eta)
         kept, out = drop_ballots(roll, lambda ballot: scores[ballot.place] >= floor)
-        if not kept.ballots:  # all of the warm-up may have failed the others' test: better a vote than none
+        if not kept.ballots:  # No ballot may reach the threshold: a vote of all is better than no vote.
             return roll, ["the filter would have left no ballot and is ignored"]
         return kept, [f"below {floor:.4g}: {format_names(out)}"] if out else []
 
 
 def score(result: Result, by: By) -> float | None:
-    """Return a statistic of a result's confidence, in nats, if it has any."""
+    """Return a statistic of a result's confidence in nats, or `None` if the result has none."""
     signals = result.signals
     if signals is None:
         return None
@@ -113,7 +113,7 @@ def score(result: Result, by: By) -> float | None:
 
 
 def threshold(branches: Sequence[Branch], warmup: int, eta: float) -> float | None:
-    """Return the percentile 100 - `eta` of the lowest-group scores of the first `warmup` branches, `None` if none of
-    them has one."""
+    """Return the percentile 100 - `eta` of the lowest-group scores of the first `warmup` branches, or `None` if these
+    have no scores."""
     lowest = [branch.result.signals.lowest for branch in branches[:warmup] if branch.result and branch.result.signals]
     return percentile(lowest, 100.0 - eta) if lowest else None

@@ -1,4 +1,4 @@
-"""Policy `consensus`: stop the branches of a join once its verdict can no longer change (`Merge.decided`)."""
+"""Policy `consensus`: stop the branches of a join as soon as its verdict can no longer change (`Merge.decided`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["Consensus"]
 
 
 class Consensus(Policy):
-    """Give up the branches that cannot change a decided vote.
+    """Cancel the branches that cannot change a decided vote.
 
-    Only joins with `on_failure="best-effort"` are touched: there a stopped branch costs nothing, elsewhere it could
-    fail the join. A branch that some other step reads too is left alone.
+    It affects only joins with `on_failure="best-effort"`: a stopped branch could fail any other join. It never stops a
+    branch that another step reads too.
     """
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
-        """Return the branches still out of every decided join that this event's step is a branch of."""
+        """Return the unfinished branches of every decided join that reads the event's step."""
         if not isinstance(event, Succeeded | Failed) or view.subject is None:
             return ()
         stops: dict[str, Stop] = {}

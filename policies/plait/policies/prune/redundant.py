@@ -30,15 +30,15 @@ Beginning = Sequence[str]
 class Redundant(Policy):
     """Redundancy pruning after DeepPrune (arXiv 2510.08483): greedy clustering while the branches are generated.
 
-    After `steps` steps (or `tokens` tokens) a branch is compared with the branches that are past this point. If the
-    most similar one reaches `threshold`, the branch is given up and its vote goes to that one; else it runs on. A
-    cluster keeps its count as weight, so pruning does not shift the vote towards rare answers.
+    After `steps` steps (or `tokens` tokens) the policy compares a branch with the branches that are past this point. If
+    the most similar branch reaches `threshold`, it takes over the vote and the new branch is cancelled. A cluster keeps
+    its count as weight, so pruning does not shift the vote towards rare answers.
 
-    Differs from the paper, whose trained judge says how likely two traces come to the same answer: here `criterion`
-    compares their first steps in the task's canonical form. A policy is pure, so a judge behind a wire (an embedding
-    server, a model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first
-    (the paper: 0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch
-    without a step is its own cluster, and clusters are not capped. The branches stream for it.
+    Differs from the paper, whose trained judge predicts whether two traces give the same answer: here `criterion`
+    compares their first steps in the task's canonical form. A policy is pure, so a remote judge (an embedding server, a
+    model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first (the paper:
+    0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch without a
+    step is its own cluster, and clusters are not capped. The policy makes the branches stream.
     """
 
     fidelity = Fidelity("variant", "equal steps, not their trained judge", paper="2510.08483")
@@ -72,7 +72,7 @@ class Redundant(Policy):
         return value
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
-        """Return the branch that has just written enough, if it begins as another one."""
+        """Return the branch that has just reached the comparison point, if its beginning is redundant."""
         subject = view.subject
         if subject is None:
             return ()
@@ -88,7 +88,7 @@ class Redundant(Policy):
         text = subject.line
         if not self._has_reached(task, text, subject.tokens):
             return ()
-        # It had reached the point before this piece, and each branch is compared once.
+        # The branch had reached the point before this piece; each branch is compared once.
         if self._has_reached(task, text[: len(text) - len(event.text)], subject.tokens - event.tokens):
             return ()
         return list(self._stop_similar(joins, subject, task))
@@ -98,9 +98,9 @@ class Redundant(Policy):
 
     def _stop_similar(self, joins: Sequence[StepView], subject: StepView, task: Task) -> Iterator[Stop]:
         if any(reader not in joins for reader in subject.consumers) or len(joins) > 1:
-            return  # somebody else wants it too
+            return  # another step reads the branch too
         mine = task.steps(subject.line)[: self.steps]
-        # Branches without a step would all be alike.
+        # All branches without a step would be equal.
         if not mine:
             return
         best: StepView | None = None
@@ -109,7 +109,7 @@ class Redundant(Policy):
             if other == subject or other.state not in (State.RUNNING, State.DONE):
                 continue
             text = other.line
-            # Its beginning is not whole yet: it will be compared with this one when it is.
+            # The other branch is still too short. It is compared with this branch once it is long enough.
             if other.state is State.RUNNING and not self._has_reached(task, text, other.tokens):
                 continue
             like = self._similarity(mine, task.steps(text)[: self.steps])
@@ -143,7 +143,7 @@ def _grams(text: str) -> Mapping[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _embed(path: str, text: str) -> tuple[float, ...]:
-    """Return the user function's embedding of a text. Raises `PluginError`."""
+    """Return a text's embedding from the user's function. Raises `PluginError`."""
     vector = _load_embedding(path)(text)
     try:
         return tuple(map(float, vector))
@@ -152,5 +152,5 @@ def _embed(path: str, text: str) -> tuple[float, ...]:
 
 
 def _load_embedding(path: str) -> Callable[[str], Sequence[float]]:
-    """Return a function by `pkg.mod:fn`. Raises `PluginError`."""
+    """Return the function that `pkg.mod:fn` names. Raises `PluginError`."""
     return cast("Callable[[str], Sequence[float]]", resolve(path, "judge"))

@@ -1,4 +1,4 @@
-"""Policy `successive-halving`: at one length after another, keep the surer part of the branches. The plain baseline."""
+"""Policy `successive-halving`: at each of several lengths, keep the more confident part of the branches. A baseline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["SuccessiveHalving"]
 
 
 class SuccessiveHalving(Policy):
-    """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943), tokens being the resource.
+    """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943) with tokens as the resource.
 
     Rung k is at `first` * `factor`^k tokens, and is reached when all running branches of a vote are that long. Of n
     branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `stay`; finished
-    branches stay and count. Branches that have not started take part from the next rung on. Ties go by the join's
-    order. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
+    branches stay and count. Branches that have not started take part from the next rung on. The join's order breaks
+    ties. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
     """
 
     fidelity = Fidelity("exact", paper="1502.07943")
@@ -34,7 +34,7 @@ class SuccessiveHalving(Policy):
     stay: int = Field(default=1, ge=1, description="Branches that always stay.")
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
-        """Return the branches that do not stay, when the slowest has just reached a rung."""
+        """Return the branches to stop if the slowest running branch has just reached a rung."""
         subject = view.subject
         if not isinstance(event, Progressed) or event.tokens == 0 or subject is None:
             return ()
@@ -49,7 +49,7 @@ class SuccessiveHalving(Policy):
         return tuple(stops.values())
 
     def _rung(self, tokens: int) -> int:
-        """Return the last rung that a length has reached, -1 for none."""
+        """Return the last rung that a length has reached, or -1."""
         rung = -1
         while tokens >= self.first * self.factor ** (rung + 1):
             rung += 1
@@ -58,11 +58,11 @@ class SuccessiveHalving(Policy):
     def _stop_at(self, rung: int, join: StepView) -> list[Stop]:
         branches = join.needs
         running = [step for step in branches if step.state is State.RUNNING]
-        # The slowest decides when a rung is reached: short branches would else be judged by less.
+        # The slowest branch decides when a rung is reached, so that all branches are judged at the same length.
         if any(self._rung(step.tokens) < rung for step in running):
             return []
         done = sum(step.state is State.DONE for step in branches)
-        # Those that are done stay anyway, and take of the places.
+        # Finished branches stay and count towards `keep`.
         keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.stay) - done
         order = {step.id: at for at, step in enumerate(branches)}
         ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))

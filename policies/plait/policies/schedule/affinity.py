@@ -1,4 +1,4 @@
-"""Policy `affinity`: a step goes where the context that it continues is cached, unless that worker is overloaded."""
+"""Policy `affinity`: send a step to the worker that has its context cached, unless that worker is overloaded."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from plait.core.view import StepView, View, WorkerView
 __all__ = ["Affinity"]
 
 _AS_GOOD = 0.9
-"""Share of the best worker's cached tokens with which a less loaded worker is as good."""
+"""Share of the best worker's cached tokens from which a less loaded worker counts as equally good."""
 
 
 class Affinity(Policy):
-    """Sends a step to the worker of the step that it continues (`after`). One that begins a context goes to a worker
+    """Sends a step to the worker of the step that it continues (`after`). A step that begins a context goes to a worker
     that has most of its prompt cached, from any run, or else to the worker with most of its siblings (the steps with
-    the same prompt). So each prompt is read once however often it is sampled, and a header that many runs share too.
+    the same prompt). So a prompt is prefilled once for all its samples, and so is a header that many runs share.
 
-    Of several workers that have it cached the least loaded is taken. When all of them are overloaded the step goes to
-    the least loaded worker of all, which has the prompt cached from then on: so a prefix that many want is replicated.
-    What Ray Serve's prefix-aware router guesses from characters is read off the plan here where the plan says it, and
-    there is the load guard that the router lacks by default.
+    Among several workers with the prompt cached, the least loaded one gets the step. If all of them are overloaded, the
+    step goes to the least loaded worker of all, which then caches the prompt: so a popular prefix is replicated. Ray
+    Serve's prefix-aware router guesses prefixes from characters; this policy takes them from the plan if it has them.
+    It also has the load guard that the router lacks by default.
     """
 
     cached_share: float = Field(
@@ -67,7 +67,7 @@ class Affinity(Policy):
         """Return the worker where the context is cached, or `None` without a preference."""
         if step.kind != "think":
             return None
-        # A step that continues another has its context where that one ran: nothing else compares with it.
+        # A continuing step has its context on the worker of the step before; no other worker can match that.
         cached = {} if step.home is not None else view.cached(step)
         wanted, of_run = self._preferred_worker(step, view, cached)
         if wanted is None or not wanted.up:
@@ -76,9 +76,9 @@ class Affinity(Policy):
         least = idlest.running if idlest is not None else 0
         slack = self.slack
         if slack is None:
-            # A header that another run has left is wanted by all runs, so it is copied to other workers sooner.
+            # All runs use a header that another run has left, so it is replicated sooner.
             slack = min(32, 3 * wanted.slots // 4 if of_run else -(-wanted.slots // 4))
-        # Reading the context again elsewhere takes less than waiting here; from then on it is cached there too.
+        # Another prefill elsewhere takes less time than waiting here; the context is then cached there too.
         if wanted.running > self.overload * least + slack:
             return None
         if wanted.takes(step):
@@ -87,7 +87,7 @@ class Affinity(Policy):
         if not self.wait or not wanted.could_take(step):
             return None
         reason = f"waits for {wanted.name}, which has its context cached"
-        # A slot is free after about expected / slots steps of decoding; in one of these `read` tokens could be read.
+        # A slot is free after about expected / slots decoding steps; a worker prefills `read` tokens in one such step.
         if cached.get(wanted.name, 0) * wanted.slots >= self.read * view.expected_tokens(step):
             return Defer(reason, worker=wanted.name)
         return Defer(reason, behind=wanted.name) if of_run else None
@@ -95,7 +95,7 @@ class Affinity(Policy):
     def _preferred_worker(
         self, step: StepView, view: View, cached: Mapping[str, int]
     ) -> tuple[WorkerView | None, bool]:
-        """Return the worker that a step should go to, and whether a step of its own run made it so."""
+        """Return the worker that a step should go to, and whether a step of its own run determined it."""
         if step.home is not None:
             return view.worker(step.home), True
         sent = step.siblings.sent
@@ -113,8 +113,8 @@ class Affinity(Policy):
 
 
 def _rendezvous_worker(step: StepView, view: View) -> WorkerView | None:
-    """Return the worker that the beginning of a prompt names: of each pair a number is drawn, and the largest wins. A
-    worker that comes or goes moves no other beginnings than its own."""
+    """Return the worker for the beginning of a prompt by rendezvous hashing: the largest hash of the pair wins. A
+    worker that joins or leaves moves only its own prompts."""
     if (beginning := step.beginning) is None:
         return None
     able = [worker for worker in view.workers if worker.up and worker.could_take(step)]
@@ -122,7 +122,7 @@ def _rendezvous_worker(step: StepView, view: View) -> WorkerView | None:
 
 
 def _hash_draw(name: str, beginning: int) -> int:
-    """Return a number that looks drawn (the finaliser of MurmurHash3)."""
+    """Return a hash of a number (the finaliser of MurmurHash3)."""
     mixed = zlib.crc32(name.encode()) ^ beginning
     mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
     mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF

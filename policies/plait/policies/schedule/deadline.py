@@ -1,4 +1,4 @@
-"""Policy `deadline`: the step whose run has the least time to spare goes first."""
+"""Policy `deadline`: run the step with the least slack before its run's deadline first."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from plait.core.view import StepView, View
 __all__ = ["Deadline"]
 
 _AHEAD = 200
-"""Steps on the ways to the output that are looked at one by one."""
+"""Maximum number of steps on the paths to the output that are computed one by one."""
 
 
 class Deadline(Policy):
-    """Least slack first: the time left until the run's deadline, less the predicted seconds of the longest way from the
-    step to the output (HexGen-Text2SQL, arXiv 2505.05286, over the plan's graph rather than a list of stages).
+    """Least slack first. Slack is the time until the run's deadline minus the predicted seconds of the longest path
+    from the step to the output (HexGen-Text2SQL, arXiv 2505.05286, on the plan's graph instead of a list of stages).
 
-    The deadline is that of the run's budget (`seconds`), or `seconds` of this policy. It orders the steps of one share
-    (`Request.fairness_group`); between shares it is fairness that decides. A step that waits gains on later ones, so
-    none waits for ever: with ageing a, a step that became ready r seconds earlier goes first if its slack is at most a
-    · r larger.
+    The deadline is that of the run's budget (`seconds`), or `seconds` of this policy. It orders the steps of one
+    fairness group (`Request.fairness_group`); fairness decides between groups. Waiting steps gain priority, so none
+    starves: with ageing a, a step that became ready r seconds earlier goes first if its slack is at most a · r larger.
 
-    A run that can no longer make it goes behind those that can: one whose way would take too long even on the quickest
-    engine with nothing else to do. To judge by the usual pace would give up many that can still make it, since engines
-    get quicker as their batches get smaller.
+    A run that can no longer meet its deadline goes behind the runs that can: its path would take too long even on the
+    fastest engine without other load. The usual pace would misjudge many runs, since engines get faster as their
+    batches get smaller.
 
-    Differs from the paper: ageing; a step that finds no room blocks no other, since another worker takes the next.
+    Differs from the paper: steps age, and a step without a free worker does not block the next step.
     """
 
     fidelity = Fidelity("variant", "slack over a graph, not a list of stages", paper="2505.05286")
@@ -52,8 +51,8 @@ class Deadline(Policy):
     )
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
-        """Return the latest time at which the step should begin. It is the same order as that by slack, since time
-        passes for all of them alike; so it need not be asked for again while the step waits."""
+        """Return the latest time at which the step should begin. It gives the same order as slack, since time passes
+        equally for all steps; so the rank stays valid while the step waits."""
         deadline = view.deadline(step.run)
         if deadline is None:
             deadline = view.submitted(step.run) + self.seconds
@@ -69,12 +68,12 @@ class Deadline(Policy):
         return (deadline - tokens * usual + behind + self.ageing * view.now,)
 
     def tokens_ahead(self, step: StepView, view: View) -> float:
-        """Return the expected tokens of the longest way from a step's start to the end of its run."""
+        """Return the expected tokens of the longest path from a step's start to the end of its run."""
         return _Way(view, self.quantile).tokens(step)
 
 
 class _Way:
-    """The longest ways to the output of a run, in tokens that steps are expected to generate."""
+    """The longest paths to a run's output, in tokens that the steps are expected to generate."""
 
     def __init__(self, view: View, quantile: float) -> None:
         self._view, self._quantile = view, quantile
@@ -82,7 +81,7 @@ class _Way:
         self._lengths: dict[tuple[str, int, bool], float] = {}
 
     def tokens(self, step: StepView) -> float:
-        """Return the tokens of the longest way from a step's start to the end of its run."""
+        """Return the tokens of the longest path from a step's start to the end of its run."""
         known = self._ways.get(step.id)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""Policy `gang`: the siblings of a fan-out go together to the number of workers that ends them soonest.
+"""Policy `gang`: spread the siblings of a fan-out over the number of workers that finishes them soonest.
 
 It uses the rates given as options and looks at one fan-out at a time.
 """
@@ -19,9 +19,9 @@ class Gang(Policy):
     """For N siblings that share a prefix of P tokens and generate about L each, chooses the k workers that minimise
     max over workers of (P / prefill rate, unless it is cached there, + the time to decode its share of the N).
 
-    Decoding n sequences beside b others takes L · (b + n + half) / peak seconds: together they make
-    peak · (b + n) / (b + n + half) tokens a second, a curve that saturates as engines do. The first sibling on each
-    chosen worker, its leader, is sent before the second on any, so every prefix is being read when the others come.
+    Decoding n sequences beside b others takes L · (b + n + half) / peak seconds: together they make peak · (b + n) / (b
+    + n + half) tokens a second, a curve that saturates as engines do. The first sibling on each chosen worker is its
+    leader. All leaders are sent before any second sibling, so every worker is prefilling when the others arrive.
     """
 
     prefill_rate: float = Field(default=20_000.0, gt=0, description="Prompt tokens a second that a worker reads.")
@@ -48,18 +48,18 @@ class Gang(Policy):
     )
 
     def place(self, step: StepView, view: View) -> Pin | Defer | None:
-        """Return the worker for one of several siblings; `None` for a step that has none."""
+        """Return the worker for one of several siblings, or `None` for a step without siblings."""
         siblings = step.siblings
         if step.kind != "think" or len(siblings) < 2:
             return None
         chosen = [worker for name in siblings.sent if (worker := view.worker(name)) is not None and worker.up]
         home = view.worker(step.home) if step.home is not None else None
-        # The worker that has the prefix cached comes first, as it alone need not read it.
+        # The worker with the prefix cached comes first, as it alone needs no prefill.
         if home is not None and home.up and home not in chosen and not siblings.sent:
             return self._pin_to(step, home, "has the prefix")
         fresh = None
         least = min((worker.running for worker in chosen), default=0)
-        # All that serve it are chosen already: there is no other to weigh.
+        # Skipped if all workers that serve the model are chosen already.
         if len(chosen) < view.serving(step):
             fresh = self._least_busy_worker(step, view, chosen)
         if fresh is not None and len(chosen) < self._best_worker_count(step, view, chosen, fresh, least):
@@ -79,7 +79,7 @@ class Gang(Policy):
         return Pin(worker.name, f"{worker.name} {why}") if worker.takes(step) else None
 
     def _least_busy_worker(self, step: StepView, view: View, chosen: list[WorkerView]) -> WorkerView | None:
-        """Return the worker with the fewest attempts that is not chosen yet."""
+        """Return the worker with the fewest attempts among those not chosen yet."""
         idlest = view.idlest(step)
         if idlest is None or idlest not in chosen:
             return idlest
@@ -89,10 +89,10 @@ class Gang(Policy):
     def _best_worker_count(
         self, step: StepView, view: View, chosen: list[WorkerView], fresh: WorkerView, least: int
     ) -> int:
-        """Return the smallest k whose predicted makespan is next to the smallest."""
+        """Return the smallest number of workers whose predicted makespan is within `spare` of the minimum."""
         siblings = step.siblings
         n, most = len(siblings), view.serving(step)
-        # The siblings that have ended tell more than a share of the limit; the latest ones suffice.
+        # Finished siblings predict the length better than a share of the limit; the latest siblings suffice.
         finished = [ended.tokens for ended in siblings.finished[-32:]]
         length = sum(finished) / len(finished) if finished else self.expected * step.max_tokens
         prefix = step.shared_tokens / self.prefill_rate
@@ -100,7 +100,7 @@ class Gang(Policy):
         live = sum(siblings.live.values())
         there = max(0, least - live // len(chosen)) if chosen else fresh.running
         times: dict[int, float] = {}
-        # Many k give the largest worker the same number of siblings: the smallest of each such k is enough.
+        # Many k give the busiest worker the same number of siblings: only the smallest of these k matters.
         for size in dict.fromkeys(math.ceil(n / k) for k in range(1, min(n, most) + 1)):
             k = math.ceil(n / size)
             together = min(size, max(1, fresh.slots))
@@ -111,7 +111,7 @@ class Gang(Policy):
         return min(k for k, time in times.items() if time <= limit)
 
     def _leads(self, step: StepView, worker: str) -> bool:
-        """Whether all siblings on a worker have yet to send their first token."""
+        """Return whether all siblings on a worker have yet to send their first token."""
         there = [sibling for sibling in step.siblings if sibling.ran_on == worker]
         return all(attempt.worker == worker and not attempt.tokens for attempt in there)
 

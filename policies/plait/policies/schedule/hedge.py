@@ -1,4 +1,4 @@
-"""Policy `hedge`: a straggler gets a second attempt on another worker, from the tokens it has."""
+"""Policy `hedge`: start a second attempt of a straggler on another worker, from its tokens so far."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SHARE = 0.125
 
 
 class HedgeStragglers(Policy):
-    """Re-issues what is left of a step once, when it has run longer than the q95 of its like on the other workers and
-    these have little to do; the first result wins (Dean & Barroso, "The tail at scale", 2013, whose hedged requests
-    cost a few percent more load). It goes to a worker that has the siblings' prefix if there is one with room.
+    """Reissues the rest of a step once, when it has run longer than the q95 of similar steps on the other workers and
+    these have little load. The first result wins (Dean & Barroso, "The tail at scale", 2013, whose hedged requests add
+    a few percent of load). A worker with the siblings' prefix and room is preferred.
 
-    Short steps end first, so the times of ended steps say little about long ones. Therefore a step that reports its
-    tokens is a straggler only if it is also slow, not merely long. And a step is hedged only to a worker with clearly
-    fewer late steps of the run: while a burst is worked off, all are late.
+    Short steps end first, so the times of ended steps say little about long steps. Therefore a step that reports its
+    tokens is a straggler only if it is also slow, not merely long. A step is hedged only to a worker with clearly fewer
+    late steps of the run, since all steps are late during a burst.
 
-    The second attempt must be predicted to end sooner. The prediction takes the step's expected remaining tokens
-    (`core.lengths`), at the first attempt's pace and at the second worker's pace with one attempt more. Without a known
-    pace or reported tokens there is no prediction, and the hedge is made.
+    The second attempt must be predicted to end sooner. The prediction compares the time for the step's expected
+    remaining tokens (`core.lengths`) at the first attempt's pace and at the second worker's pace with one more attempt.
+    Without a known pace or reported tokens the hedge is made without a prediction.
     """
 
     needs_counts: ClassVar[bool] = True
@@ -58,12 +58,12 @@ class HedgeStragglers(Policy):
     seldom: float = Field(default=1.0, gt=0, description="… and at most this number of seconds.")
 
     def first_look(self) -> float:
-        """Return the seconds between two looks: a run whose steps are all slow has no other news."""
+        """Return the seconds between two checks: a run whose steps are all slow causes no other events."""
         return self.interval
 
     def review(self, event: Event, view: View) -> Sequence[Hedge | ReviewAt]:
-        """Return hedges for stragglers at each look, and when to look again."""
-        # Time alone makes a straggler. Other news is used only to have a look scheduled.
+        """Return hedges for stragglers at each check, and the time of the next check."""
+        # Only a timed check finds stragglers. Other events only schedule the check.
         if event.kind != "tick":
             return () if event.kind == "progressed" else (ReviewAt(view.now + self.interval),)
         measures: dict[object, tuple[float, float] | None] = {}
@@ -79,7 +79,7 @@ class HedgeStragglers(Policy):
             name = op.tool if op.kind == "call" else template(step.id)
             like = (op.kind, name, step.max_tokens, step.after is None, worker)
             if like not in measures:
-                # Its own worker is left out: where all steps are slow, none would look slow.
+                # Its own worker is excluded: if all steps there are slow, none would look slow.
                 measures[like] = self._measure([peer for peer in view.peers(step) if peer.worker != worker])
             why = self._lateness_reason(step, view.now - started, measures[like])
             if why:
@@ -94,13 +94,13 @@ class HedgeStragglers(Policy):
         return [*(hedge for hedge in hedges if hedge is not None), ReviewAt(soon)]
 
     def _lateness_reason(self, step: StepView, elapsed: float, measure: tuple[float, float] | None) -> str:
-        """Return why a step is late, or nothing if it is not."""
+        """Return the reason why a step is late, or an empty text if it is on time."""
         if measure is None or elapsed <= measure[0] or (step.tokens and step.tokens / elapsed >= measure[1]):
             return ""
         return f"runs for {elapsed:.3g} s, others like it took up to {measure[0]:.3g} s"
 
     def _measure(self, ended: Sequence[AttemptEnd]) -> tuple[float, float] | None:
-        """Return the seconds after which a step is long, and the tokens a second below which it is slow."""
+        """Return the seconds above which a step is long, and the tokens a second below which it is slow."""
         if len(ended) < self.min_ended:
             return None
         times = [attempt.seconds for attempt in ended]
@@ -109,7 +109,7 @@ class HedgeStragglers(Policy):
 
     def _hedge(self, step: StepView, view: View, why: str, share: Mapping[str, float]) -> Hedge | None:
         assert step.worker is not None
-        # Only to a worker that is clearly better off: while a burst is worked off, all of them are late.
+        # Only a worker with clearly fewer late steps qualifies: all steps are late during a burst.
         most = share[step.worker] / 2
         for name in step.siblings.sent:
             worker = view.worker(name)
@@ -131,7 +131,7 @@ class HedgeStragglers(Policy):
     def _saves(self, step: StepView, worker: WorkerView, view: View) -> str | None:
         """Return the predicted saving of a second attempt as text, empty if unknown; `None` if it is too small."""
         pace = worker.pace(worker.running + 1)
-        # Nothing can be predicted: the hedge is made on the times alone.
+        # Without a prediction the times alone decide.
         if not step.tokens or step.kind != "think" or step.started is None or pace is None:
             return ""
         left = view.expected_tokens(step)

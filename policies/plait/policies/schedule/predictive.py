@@ -1,4 +1,5 @@
-"""Policy `predictive`: each step goes where it is predicted to end first, also if it has to wait there for a slot."""
+"""Policy `predictive`: send each step to the worker with the earliest predicted end, even if it must wait for a
+slot."""
 
 from __future__ import annotations
 
@@ -15,14 +16,13 @@ __all__ = ["Predictive"]
 
 
 class Predictive(Policy):
-    """For each worker the time until the step would end is predicted: a wait for a free slot, the part of the prompt
-    that the worker has not cached, and the expected tokens at the pace of the worker with one attempt more (Block,
-    arXiv 2508.03611; the pace is learned from the attempts that ended, so nothing has to be calibrated). The step goes
-    to the first of them, or waits for it.
+    """Predicts for each worker the time until the step would end: the wait for a slot, the prefill of the uncached part
+    of the prompt, and the expected tokens at the worker's pace with one more attempt (Block, arXiv 2508.03611; the pace
+    is learned from ended attempts, without calibration). The step goes to the fastest worker, or waits for it.
 
-    Differs from Block: what was sent and has not arrived counts at once, so requests that come together do not all go
-    to one place; what a worker has cached counts; a worker of unknown pace is taken for the slowest and never left
-    out; a step waits in our queue rather than in the engine's, and can still go elsewhere.
+    Differs from Block: sent requests count before they arrive, so simultaneous requests do not all go to one worker;
+    cached tokens count; a worker of unknown pace counts as the slowest but is never excluded; a step waits in our queue
+    instead of the engine's, so it can still go to another worker.
     """
 
     fidelity = Fidelity("variant", "what is on its way and what is cached counts", paper="2508.03611")
@@ -48,7 +48,7 @@ class Predictive(Policy):
     )
 
     def place(self, step: StepView, view: View) -> Pin | Defer | None:
-        """Return the worker that is predicted to end the step first, or a hold until that one has a slot."""
+        """Return the worker with the earliest predicted end, or a hold until this worker has a slot."""
         if step.kind != "think":
             return None
         workers = [worker for worker in view.workers if worker.could_take(step)]
@@ -76,8 +76,8 @@ class Predictive(Policy):
         return Defer(f"waits for {best.name}: predicted to end there in {soonest:.2f} s", worker=best.name)
 
     def _predict_seconds(self, worker: WorkerView, pace: float, tokens: float, unread: int) -> float:
-        """Return the seconds until a step would end on a worker. One of its slots is free after a part of the time
-        that a step takes, as they do not all begin together; those that wait there already go first."""
+        """Return the seconds until a step would end on a worker. A slot becomes free after a part of a step's time, as
+        steps start at different times; steps that wait there already go first."""
         wait = 0.0 if worker.free > 0 else (worker.kept + 1) * pace * tokens / max(1, worker.slots)
         return wait + pace * (tokens + unread / self.read)
 

@@ -1,4 +1,4 @@
-"""Policy `trie-order`: depth first over the tree of prefixes, and no more groups in flight than the caches hold.
+"""Policy `trie-order`: order steps depth first over the prefix tree, with no more groups in flight than caches hold.
 
 It sees prompts as in the plan, without tool results, and no evictions of the engine.
 """
@@ -18,14 +18,14 @@ __all__ = ["TrieOrder"]
 
 
 class TrieOrder(Policy):
-    """Steps with a common prefix run one after the other, so that a cache that drops what was least recently used never
-    drops what is still wanted; groups that generate most for each token of prompt go first, so that decoding mixes with
-    the prefill of later ones (BatchLLM, arXiv 2412.03594).
+    """Steps with a common prefix run one after the other, so that an LRU cache never evicts a prefix that is still
+    needed. Groups that generate most tokens for each prompt token go first, so that their decoding overlaps with the
+    prefill of later groups (BatchLLM, arXiv 2412.03594).
 
-    A step's key is its path in the tree of prefixes: for each context that it continues, outermost first, and for each
-    `piece` characters of its own prompt, a hash of all up to there. Steps that share a prefix share the beginning of
-    their key, so sorted keys are a depth-first walk. The groups in flight on a worker take
-    Σ prefix + Σ (own prompt + most tokens) of its cache; a step that would exceed it waits in our queue.
+    A step's key is its path in the prefix tree: a hash of the text so far for each context that it continues, outermost
+    first, and for each `piece` characters of its own prompt. Steps that share a prefix share the beginning of their
+    key, so sorted keys are a depth-first walk. The groups in flight on a worker take Σ prefix + Σ (own prompt + most
+    tokens) of its cache; a step that would exceed it waits in our queue.
     """
 
     fidelity = Fidelity("variant", "depth first over the trie, for engines that hash blocks", paper="2412.03594")
@@ -39,7 +39,7 @@ class TrieOrder(Policy):
     )
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
-        """Return the path of a step, the groups with more to decode first."""
+        """Return a step's path; groups with more tokens to decode rank first."""
         if step.kind != "think":
             return ()
         chain = [step]
@@ -52,7 +52,7 @@ class TrieOrder(Policy):
         return tuple(key)
 
     def place(self, step: StepView, view: View) -> Pin | Defer | None:
-        """Return a worker that has the step's group in flight, else the idlest if its cache has room for the group."""
+        """Return a worker with the step's group in flight, else the idlest worker if its cache has enough room."""
         if step.kind != "think":
             return None
         own = step.prompt_tokens - step.shared_tokens + step.max_tokens
@@ -68,7 +68,7 @@ class TrieOrder(Policy):
         idlest = view.idlest(step)
         if idlest is None:
             return None
-        # An empty worker takes any group: one that is too large for every cache would else wait for ever.
+        # An empty worker takes any group; otherwise a group too large for every cache would wait forever.
         if self._has_room(idlest, own + step.shared_tokens) or not idlest.context:
             return Pin(idlest.name, f"its group begins on {idlest.name}")
         taken = f"{idlest.context} of {idlest.cache_tokens} tokens of cache are taken on {idlest.name}"
@@ -79,13 +79,13 @@ class TrieOrder(Policy):
         return cache is None or worker.context + tokens <= self.fill * cache
 
     def _path(self, step: StepView) -> list[float]:
-        """Return a hash for each piece of a step's own prompt, of all up to there; a reference ends it."""
+        """Return a hash of the text so far for each piece of a step's own prompt, up to the first reference."""
         op = step.plan.op
         path: list[float] = []
         value = 0
         assert op.kind == "think"
         for part in op.parts:
-            # Its text is not known when the order is made.
+            # The reference's text is unknown when the order is computed.
             if isinstance(part, Ref):
                 break
             data = part.text.encode() if isinstance(part, Text) else _bytes(part.ids)

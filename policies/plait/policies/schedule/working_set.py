@@ -13,29 +13,29 @@ from plait.core.view import ProgramView, StepView, View, WorkerView
 __all__ = ["WorkingSet"]
 
 _CACHE_SHARE = 0.85
-"""Share of a cache that the active programs may take; the rest holds what has just ended."""
+"""Share of a cache that the active programs may fill; the rest holds the contexts of programs that just ended."""
 _OVERDUE = 5.0
-"""Multiples of the usual time of tool calls after which a program in one no longer counts."""
+"""A program no longer counts when its tool call has taken this multiple of the usual time."""
 
 
 class WorkingSet(Policy):
-    """Admits programs (agents, sessions) while their contexts fit an engine's prefix cache together. Otherwise each
-    turn reads its whole context again, because the turns of others have displaced it.
+    """Admits programs (agents, sessions) only while all their contexts fit an engine's prefix cache together. Otherwise
+    each turn would prefill its whole context again, because the turns of other programs have evicted it.
 
-    A turn starts if its program's contexts fit the cache together with those of the programs that came before it, now
-    and as all of them grow. So the programs that came last pause, at their tool calls, and resume when earlier ones
-    have ended. A program that fits no cache runs when it is the first. Rules and their sources:
+    A turn starts if its program's contexts and the contexts of earlier programs fit the cache together, now and as they
+    all grow. So the latest programs pause at their tool calls and resume when earlier programs have ended. A program
+    that fits no cache runs when it is the first. Rules and their sources:
 
     - Schedule programs, not calls, and pause them at tool calls: ThunderAgent (arXiv 2602.13692).
     - A context in a tool call is kept only while that is cheaper than reading it again: Continuum (arXiv 2511.02230).
-      Here nothing is held if an engine reads its whole cache in less time than a turn and its tool calls take
-      (`prefill_rate`), nor while it has too few calls, those about to return from tools included (`read`).
+      Here no turn waits if an engine prefills its whole cache in less time than a turn and its tool calls take
+      (`prefill_rate`), or while the engine has too few calls, including calls about to return from tools (`read`).
     - Order of arrival, most recently paused first: ThunderAgent's router resumes the most recent, since its context is
       the likeliest to be cached. Pausing the last to arrive gives the same order, and no program is overtaken for ever.
-    - Between fairness groups, the one that was served least goes first: Autellix (arXiv 2502.13965).
+    - The fairness group that was served least goes first: Autellix (arXiv 2502.13965).
 
     Differs from ThunderAgent: a context counts with its growth, which is learned from earlier turns and programs and
-    from what the plan still has ahead; a paused program may resume on another engine without any.
+    from the rest of the plan; a paused program may resume on another engine that has no programs.
     """
 
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
@@ -48,12 +48,12 @@ class WorkingSet(Policy):
     )
 
     def admit(self, step: StepView, worker: WorkerView, view: View) -> Pin | Defer | None:
-        """Return nothing if the step's program fits its worker, else another worker with room, or a hold."""
+        """Return `None` if the step's program fits its worker, else another worker with room, or a hold."""
         own = view.program(step, worker.name)
         if self._fits(own, worker, view):
             return None
         for other in sorted(view.workers, key=lambda other: (other.running, other.name)):
-            # A program moves only to an engine that has none: there it has to read its context again.
+            # A program moves only to an engine without programs, since the move costs another prefill of its context.
             idle = step.home is None or not any(guest.running or guest.calls for guest in view.programs(other.name))
             if (
                 other is not worker
@@ -66,14 +66,14 @@ class WorkingSet(Policy):
             return None
         size = max(1, own.tokens + own.growth)
         load = worker.running + sum(map(_return_chance, self._ahead(own, worker, view)))
-        # With fewer calls than that, decoding one more sequence gains more than reading a context again costs.
+        # With few calls, decoding one more sequence gains more than another prefill costs.
         if load < self.read * view.expected_tokens(step) / size:
             return None
         until = view.now + own.gap_s if own.gap_s else None
         return Defer(f"waits for room in the cache of {worker.name}: its program needs {size} tokens", until=until)
 
     def _ahead(self, own: ProgramView, worker: WorkerView, view: View) -> list[ProgramView]:
-        """Return the programs that go before one on a worker, without those whose tool calls are overdue."""
+        """Return the earlier programs on a worker, without programs whose tool calls are overdue."""
         programs = view.programs(worker.name)
         return [other for other in programs if other.arrival < own.arrival and not _is_overdue(other, view.now)]
 
@@ -83,7 +83,7 @@ class WorkingSet(Policy):
 
 
 def peak_tokens(programs: Sequence[ProgramView]) -> int:
-    """Return the most tokens that programs will hold together if all grow alike and each leaves at its full size."""
+    """Return the maximum total tokens of programs that all grow at the same rate and end at their full size."""
     peak = tokens = 0
     for count, program in enumerate(sorted(programs, key=lambda program: -program.growth), 1):
         tokens += program.tokens
@@ -98,7 +98,7 @@ def _is_overdue(program: ProgramView, now: float) -> bool:
 
 
 def _return_chance(program: ProgramView) -> float:
-    """Return the chance that a program sends its next model call within the time of one; 0 if one runs already."""
+    """Return the probability that a program's next model call comes within one turn's time; 0 if a call is running."""
     if program.running or not program.calls or not program.gap_s:
         return 0.0
     return min(1.0, program.turn_s / program.gap_s)

@@ -1,4 +1,4 @@
-"""Scorers: how promising a partial solution is. A plugin has its file's name, or is in `SHARED`."""
+"""Scorers rate how promising a partial solution is. A plugin has its file's name, or is listed in `SHARED`."""
 
 SHARED = {
     "function": "scorers:FunctionScorer",

@@ -16,7 +16,6 @@ from plait.core.vocabulary import Count
 
 __all__ = ["FunctionScorer", "Judge", "Logprob", "Model", "ToolScorer"]
 
-
 _LETTERS = StructuredOutput(kind="choice", spec=["A", "B"], required=False)
 PROMPT = """{question}
 
@@ -33,9 +32,9 @@ Which is closer to a right answer? Reply with A or B.
 
 
 class Judge(WithCallConfigs, Scorer):
-    """The share of comparisons with earlier siblings that a node wins, each made in both orders, since judges favour a
-    place (ToolLLM's ranking, arXiv 2307.16789). A pair on which the orders disagree is a draw; one that is not decided
-    in both does not count. With no sibling to compare: 0.5.
+    """Scores a node by the share of comparisons with earlier siblings that it wins. Each comparison runs in both
+    orders, since judges favour a position (ToolLLM's ranking, arXiv 2307.16789). A pair is a draw if the orders
+    disagree; it does not count if either order gives no decision. Without a sibling the score is 0.5.
     """
 
     fidelity = Fidelity("variant", "one comparison with siblings, in both orders", paper="2307.16789")
@@ -56,7 +55,7 @@ class Judge(WithCallConfigs, Scorer):
         if not others:
             return 0.5
         asked = [self._ask(ctx, question, *pair) for other in others for pair in ((node, other), (other, node))]
-        # All are asked before the first is waited for, so they run together.
+        # All calls are made before the first is awaited, so they run in parallel.
         replies = [await call for call in asked]
         votes = [_read_verdict(line.text) for line in replies]
         pairs = [pair for pair in zip(votes[::2], votes[1::2], strict=True) if None not in pair]
@@ -80,15 +79,15 @@ ASK = "\n\nHow promising is the solution so far, from 0 (hopeless) to 9 (certain
 
 
 class Model(WithCallConfigs, Scorer):
-    """The expected mark: the model is asked for one of `labels` behind the path's text, and each label's value counts
-    by the probability that the model gives to it. So one token tells 3.6 from 4.4, where a sampled mark would say 4.
+    """Scores by the expected mark: the model writes one of `labels` after the path's text, and each label's value is
+    weighted by its probability. So one token distinguishes 3.6 from 4.4, where a sampled mark would be 4.
 
-    Example: of the marks 0, 1 and 2 the model finds 2 likely by 0.6, 1 by 0.2, and something else than a mark by 0.2:
+    Example with the marks 0, 1 and 2: the probability of 2 is 0.6, of 1 is 0.2, and of other text is 0.2. The score is
     (0.6 · 1 + 0.2 · 0.5) / 0.8 = 0.875.
 
-    The call continues the node's own token for token, so its prefix is computed. The worker has to tell the labels'
-    probabilities: the local engine does, and servers do that list the likeliest tokens. As the value prompt of Tree of
-    Thoughts (arXiv 2305.10601), which samples three words and adds up values given to them.
+    The call continues the node's call token for token, so its prefix is cached. The worker must report the labels'
+    probabilities: the local engine does, and so do servers that list the likeliest tokens. After the value prompt of
+    Tree of Thoughts (arXiv 2305.10601), which samples three words and adds up their values.
     """
 
     fidelity = Fidelity("variant", "the expected mark of one token", paper="2305.10601")
@@ -112,9 +111,9 @@ class Model(WithCallConfigs, Scorer):
         return self
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
-        """Return the expected value of the labels, whose probabilities are scaled to sum to 1."""
+        """Return the expected value of the labels, with their probabilities scaled to sum to 1."""
         ask = self.judge.text(ASK)
-        # Another model has not read this line: it is given the text.
+        # Another model has no context of this path, so its prompt has the text.
         if node.line is not None and self.judge.model is None:
             line = node.line.think([node.seen + ask], self.judge, labels=self.labels, label="score")
         else:
@@ -122,14 +121,14 @@ class Model(WithCallConfigs, Scorer):
         labels = (await line).labels
         last = len(self.labels) - 1
         values = self.values or tuple(i / last for i in range(last + 1))
-        # A label that the worker does not list is unlikelier than those that it does: as good as none.
+        # A label that the worker does not list is less likely than all listed labels and counts as 0.
         shares = [math.exp(labels[label]) if label in labels else 0.0 for label in self.labels]
         total = sum(shares)
         return sum(share * value for share, value in zip(shares, values, strict=True)) / total if total else None
 
 
 class FunctionScorer(Scorer):
-    """`Task.value` of the text so far; unknown where the task has none.
+    """Scores by `Task.value` of the text so far; the score is unknown if the task has no value.
 
     A function of your own is a scorer too: `scorer=their_pkg.mod:name`, with `name(question, text)` that returns a
     number in [0, 1], or `None` if it cannot tell.
@@ -141,8 +140,8 @@ class FunctionScorer(Scorer):
 
 
 class Logprob(Scorer):
-    """The mean probability of a step's tokens, `e^(mean log-probability)`; no further call. With `over="path"` that of
-    all tokens from the root on. Steps that were proposed in a list have none."""
+    """Scores by the mean probability of a step's tokens, `e^(mean log-probability)`, without a further call.
+    `over="path"` takes all tokens from the root on. Steps that were proposed in a list have no score."""
 
     logprobs: ClassVar[bool] = True
 
@@ -152,7 +151,7 @@ class Logprob(Scorer):
         """Return the mean probability."""
         nodes = [node] if self.over == "step" else node.path()[1:]
         known = [(node.tokens, node.line.logprob) for node in nodes if node.line is not None]
-        # A long step counts for more than a short one: the mean is over tokens, as if the path were one step.
+        # The mean is over all tokens of the path, so a long step has more weight than a short one.
         pairs = [(tokens, mean) for tokens, mean in known if mean is not None and tokens]
         total = sum(tokens for tokens, _ in pairs)
         return math.exp(sum(tokens * mean for tokens, mean in pairs) / total) if total else None
@@ -175,6 +174,6 @@ class ToolScorer(Scorer):
                 return float(number)
             case {"passed": int() | float() as passed, "total": int() | float() as total} if total:
                 return float(passed) / float(total)
-            # A score that makes no sense says nothing of the text: it is unknown, not 0.
+            # An invalid score does not rate the text: it is unknown, not 0.
             case _:
                 return None

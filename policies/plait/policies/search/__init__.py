@@ -1,4 +1,4 @@
-"""Searches: which node of a tree of partial solutions gets the next child.
+"""Searches choose the node of a tree of partial solutions that gets the next child.
 
 A plugin has its file's name, or is in `SHARED`.
 """

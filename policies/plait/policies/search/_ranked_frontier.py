@@ -1,4 +1,4 @@
-"""Searches that rank every child that a node could get, and start the first of them: no depth waits for another."""
+"""Searches that rank every possible child and start the best one first: no depth waits for another."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import heapq
 
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-__all__ = ["RankedFrontier"]
-
 Key = tuple[float | str, ...]
 
 
 class RankedFrontier(Frontier):
-    """A queue of possible children. Each node is in it once, with the rank of its next child."""
+    """A queue of possible children. It holds each open node once, with the rank of the node's next child."""
 
     def __init__(self, tree: SearchTree, branch: int | None) -> None:
         super().__init__(tree)
         self.branch = branch
-        """Most children of a node; `None`: as many as the search wants."""
+        """Maximum number of children of a node; `None`: no limit."""
         self._queue: list[tuple[Key, Key, int, SearchNode]] = []
         self._pushed = 0
         self.offer(tree.root)
 
     def rank(self, node: SearchNode, child: int) -> Key:
-        """Return the rank of a node's next child, its `child`-th from 0; the smallest starts first."""
+        """Return the rank of a node's child number `child` (from 0); the smallest rank starts first."""
         raise NotImplementedError
 
     def ended(self, node: SearchNode) -> None:
@@ -32,19 +30,19 @@ class RankedFrontier(Frontier):
             self.offer(node)
 
     def offer(self, node: SearchNode) -> None:
-        """Put a node's next child into the queue. Equal ranks: by state key, so that completion order is no matter."""
+        """Put a node's next child into the queue. State keys break ties, so that completion order does not matter."""
         self._push(node, len(node.children))
 
     def max_children(self, node: SearchNode) -> int | None:
-        """Return the most children that a node gets."""
+        """Return the maximum number of a node's children."""
         return self.branch
 
     def is_waiting(self, node: SearchNode) -> bool:
-        """Return whether an open node shall not get its next child yet."""
+        """Return whether an open node must wait before it gets its next child."""
         return False
 
     def take(self) -> SearchNode | None:
-        """Return the node with the smallest rank, and offer its next child unless it has all."""
+        """Return the node with the smallest rank, and offer its next child unless it has its maximum."""
         waiting: list[tuple[Key, Key, int, SearchNode]] = []
         best: SearchNode | None = None
         while self._queue and best is None:
@@ -62,7 +60,7 @@ class RankedFrontier(Frontier):
         return best
 
     def on_taken(self, node: SearchNode) -> None:
-        """Take note that a node gets its next child now; it is not among its children yet."""
+        """Record that a node gets its next child now; `node.children` does not contain the child yet."""
         following, most = len(node.children) + 1, self.max_children(node)
         if most is not None and following >= most:
             node.outcome = "expanded"

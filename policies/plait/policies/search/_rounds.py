@@ -1,4 +1,4 @@
-"""Searches by rounds: one depth is written and scored whole, then it is settled who gets how many children."""
+"""Searches by rounds: each depth is written and scored completely, then the search allots children to its nodes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ from collections import deque
 
 from plait.core.search import Frontier, SearchNode, SearchTree
 
-__all__ = ["Rounds"]
-
 
 class Rounds(Frontier):
-    """Hands out the children of one round; `settle` plans the next when all of them have ended."""
+    """Hands out the children of one round; `settle` plans the next round when all children have ended."""
 
     def __init__(self, tree: SearchTree, first: int) -> None:
         super().__init__(tree)
         self.ready: deque[SearchNode] = deque([tree.root] * first)
-        """A node is in it once for each child that it gets."""
+        """The nodes that get a child, once for each child."""
         self.came: list[SearchNode] = []
-        """Those of this round that have ended."""
+        """Nodes of this round that have ended."""
 
     def settle(self, came: list[SearchNode]) -> list[SearchNode]:
-        """Return the nodes of the next round, each once a child. `came` is this round, in the order of names."""
+        """Return the next round's nodes, once for each child. `came` has this round's nodes in the order of names."""
         raise NotImplementedError
 
     def ended(self, node: SearchNode) -> None:
-        """Count a node in."""
+        """Add an ended node to its round."""
         self.came.append(node)
 
     def take(self) -> SearchNode | None:
-        """Return the next node of the round; between rounds settle the next."""
+        """Return the next node of the round; after the last node, plan the next round."""
         if not self.ready and not self.tree.pending and self.came:
             came, self.came = sorted(self.came, key=lambda node: node.name), []
             new = set(came)

@@ -18,12 +18,12 @@ __all__ = ["Beam", "BestFirst", "Tot"]
 
 
 class Beam(Search):
-    """The `keep` best nodes of each depth get `branch` children each; ties go by state key. No answer is doubled to
-    fill a beam up.
+    """The `keep` best nodes of each depth get `branch` children each; state keys break ties. Answers are not duplicated
+    to fill a beam.
 
-    With `barrier` a depth is scored before its best continue, as in HF search-and-learn. Without, the best of those
-    scored so far continues as soon as there is room, `keep` at a depth: faster where steps differ in length, but a good
-    node that comes late may find the places taken.
+    With `barrier` a depth is scored completely before its best nodes continue, as in HF search-and-learn. Without it
+    the best node scored so far continues as soon as one of the depth's `keep` places is free. This is faster if steps
+    differ in length, but a good late node may find no place.
     """
 
     fidelity = Fidelity(
@@ -76,9 +76,9 @@ class _Open(RankedFrontier):
 
 
 class BestFirst(Search):
-    """Children of the best node first, `branch` of each.
+    """The best node gets its children first, `branch` for each node.
 
-    As in HF search-and-learn, without its barrier: a node is offered as soon as it is scored.
+    After HF search-and-learn, but without its barrier: a node is offered as soon as it is scored.
     """
 
     fidelity = Fidelity("idea")
@@ -106,10 +106,10 @@ class _Best(RankedFrontier):
 
 
 class Tot(Search):
-    """One call proposes a node's next steps, one a line; the `keep` best of a depth continue (arXiv 2305.10601).
+    """One call proposes a node's next steps, one a line; the `keep` best nodes of a depth continue (arXiv 2305.10601).
 
     The planner's `depth` is the number of steps (4 for the Game of 24). Differs: equal states are scored once and
-    merged, and the answer is voted for by score, where the authors report any of the last beam's.
+    merged, and a vote by score chooses the answer, while the authors report any answer of the last beam.
     """
 
     fidelity = Fidelity("variant", "equal states are merged, a vote picks the answer", paper="2305.10601")

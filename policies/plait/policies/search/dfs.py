@@ -1,4 +1,4 @@
-"""Search `dfs`: depth first, with a few siblings in flight; made for tool calls (DFSDT)."""
+"""Search `dfs`: depth-first search with a few siblings in flight, for tool calls (DFSDT)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Dfs"]
 
 
 class Dfs(Search):
-    """The deepest open node gets the next child; a dead end goes back. The first answer ends the search.
+    """The deepest open node gets the next child; after a dead end the search backtracks. The first answer ends it.
 
-    As DFSDT of ToolLLM (arXiv 2307.16789): a node that is expanded again is shown its earlier children and asked for
-    something else. Differs: `parallel` nodes may be in flight (1 is theirs); read-only calls are made once a run;
-    behind a call with side effects there is no way back.
+    As in DFSDT of ToolLLM (arXiv 2307.16789), the prompt of a node's further child shows the earlier children and asks
+    for a different one. Differs: `parallel` nodes may be in flight (theirs: 1); read-only calls are made once a run;
+    the search does not backtrack past a call with side effects.
 
-    With several in flight, a node gets its next child once the one before it is written, so that it can be shown that:
-    the call is made, and the branch explored, while the next sibling is written. So no sibling is paid for twice.
+    With several nodes in flight, a node gets its next child once the previous child is written, so that the prompt can
+    show it. The previous child's call and branch run while the next sibling is written. So no sibling is written twice.
     """
 
     fidelity = Fidelity(
@@ -69,7 +69,7 @@ class _Deepest(RankedFrontier):
         return None if len(self.tree.pending) >= self._options.parallel else super().take()
 
     def is_waiting(self, node: SearchNode) -> bool:
-        """Whether a node's last child, which the next child's prompt shows, is still being generated."""
+        """Return whether a node's last child, which the next child's prompt shows, is still being generated."""
         last = node.children[-1] if node.children and self._options.diverse else None
         return last is not None and not last.step and last in self.tree.pending
 

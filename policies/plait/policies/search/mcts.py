@@ -15,14 +15,14 @@ __all__ = ["Mcts", "Visits"]
 
 
 class Mcts(Search):
-    """Goes down from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child where a node has fewer
-    than `ceil(widen · N^growth)` (progressive widening); a node's score is its value, and goes back up the path.
+    """Descends from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child if a node has fewer than
+    `ceil(widen · N^growth)` (progressive widening). A node's score is its value, and updates the path above it.
 
-    With `rollout` each new child gets this number of steps at once, as in LATS; these nodes are kept. Where every node
-    has a score it is better to choose again after each step.
+    With `rollout` each new child gets this number of steps at once, as in LATS, and these nodes stay in the tree. If
+    every node has a score, selecting again after each step is better.
 
-    Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several can be in flight.
-    Equal states share their statistics, since they are merged. P is the node's score among its siblings'.
+    Nodes in flight count as visits without a value, as in WU-UCT (arXiv 1810.11755), so that several nodes can be in
+    flight. Equal states are merged and share their statistics. P is the node's score among its siblings'.
     """
 
     fidelity = Fidelity("variant", "PUCT with virtual visits, several in flight", paper="1810.11755")
@@ -47,10 +47,10 @@ class Visits(Frontier):
         self._flying: dict[SearchNode, int] = {}
         self._counted: set[SearchNode] = set()
         self._left: dict[tuple[SearchNode | None, int], int] = {}
-        """Steps of a rollout that are left behind a node in flight, by its parent and number."""
+        """Remaining rollout steps after a node in flight, by the node's parent and child number."""
 
     def ended(self, node: SearchNode) -> None:
-        """Send a value up the path: the score of an open node or an answer, 0 of a dead end."""
+        """Propagate a node's value up the path: the score of an open node or an answer, 0 for a dead end."""
         value = self.tree.prior(node) if node.outcome in ("open", "answer", "merged") else 0.0
         for above in node.path():
             above.visits += 1
@@ -60,7 +60,7 @@ class Visits(Frontier):
             self._rolling.append((node, left - 1))
 
     def take(self) -> SearchNode | None:
-        """Go down from the root to a node that may have one child more."""
+        """Descend from the root to a node that may have one more child."""
         while self._rolling:
             node, left = self._rolling.popleft()
             if node.outcome == "open":
@@ -69,8 +69,8 @@ class Visits(Frontier):
         return self._descend(self.tree.root, self._in_flight())
 
     def _in_flight(self) -> dict[SearchNode, int]:
-        """Count the nodes in flight at or below each node: those that came or went since the last time are
-        counted, and no others."""
+        """Return the number of nodes in flight at or below each node. Only nodes that were added or removed since the
+        last call are counted again."""
         pending, flying = set(self.tree.pending), self._flying
         for change, nodes in ((1, pending - self._counted), (-1, self._counted - pending)):
             for node in nodes:
@@ -91,7 +91,7 @@ class Visits(Frontier):
                 path.append(node)
                 node = best
             elif node.outcome == "open" and node not in self.tree.pending and not self._is_waiting(node):
-                return node  # all below is closed: widen further
+                return node  # All descendants are closed: widen further.
             elif path:
                 dead.add(node)
                 node = path.pop()
@@ -102,7 +102,7 @@ class Visits(Frontier):
         return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.growth)
 
     def _is_waiting(self, node: SearchNode) -> bool:
-        """Whether children of a node are in flight, so that it need not grow wider yet."""
+        """Return whether children of a node are in flight, so that the node need not widen yet."""
         return any(child in self.tree.pending for child in node.children)
 
     def _best(

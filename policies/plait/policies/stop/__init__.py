@@ -1,4 +1,4 @@
-"""Stop rules: policies that end a vote when enough is known. A plugin has its file's name, or is in `SHARED`."""
+"""Stop rules: policies that end a vote early. A plugin has its file's name, or is listed in `SHARED`."""
 
 SHARED = {
     "adaptive-consistency": "votes:AdaptiveConsistency",

@@ -1,4 +1,4 @@
-"""Stop rules that read how sure the model was of its votes: `cges`, `confident`."""
+"""Stop rules that use the model's confidence in its votes: `cges`, `confident`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class CGES(StopRule):
     answer's posterior reaches `confidence`. c = exp(`criterion` / `vote_temperature`), by default the geometric mean of
     the tokens' probabilities.
 
-    Differs from the paper, where the posterior also picks the answer: here the vote's merge does, so by default the
-    answer must be the first by votes too. With the merge `posterior` and `lead=false` it is the paper's method. Needs
-    `logprobs` of the planner.
+    Differs from the paper, where the posterior also chooses the answer: here the vote's merge chooses, so by default
+    the answer must also lead by votes. The merge `posterior` with `lead=false` is the paper's method. Needs `logprobs`
+    of the planner.
     """
 
     fidelity = Fidelity("variant", "the answer must be first by votes too", paper="2511.02603")
@@ -54,7 +54,7 @@ class CGES(StopRule):
     lead: bool = Field(default=True, description="Whether the answer must also be the first by votes.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the posterior, once it is high enough."""
+        """Return the posterior as soon as it is high enough."""
         if poll.votes < self.min_votes:
             return None
         chances = poll.fold(self, lambda: _Chances(self)).posterior.chances()
@@ -81,14 +81,14 @@ class _Chances:
 
 
 class Confident(StopRule):
-    """The vote ends when the model was sure of a branch's answer and no other answer has more votes: early stopping by
-    confidence, as in Self-Calibration (Huang et al., arXiv 2503.00031).
+    """Early stopping by confidence, as in Self-Calibration (Huang et al., arXiv 2503.00031): the vote ends when the
+    model was sure of a branch's answer and no other answer has more votes.
 
-    Differs from the paper, which trains a model to state its confidence: here it is a signal of the generation, by
-    default the mean log-probability of the tokens (`logprobs=1` of the planner). The right threshold depends on model,
-    temperature and task: choose it on answers that you can check. Use it beside `adaptive-consistency` or
-    `first-finish` for votes without a sure branch. Voters without the signal do not end a vote; if none has it the run
-    fails.
+    Differs from the paper, which trains a model to state its confidence: here confidence is a signal of the generation,
+    by default the mean log-probability of the tokens (`logprobs=1` of the planner). The right threshold depends on
+    model, temperature and task: choose it on answers that you can check. Use it beside `adaptive-consistency` or
+    `first-finish` for votes without a sure branch. Voters without the signal do not end a vote; the run fails if no
+    voter has it.
     """
 
     fidelity = Fidelity("variant", "a signal of the generation, not a trained statement", paper="2503.00031")
@@ -104,9 +104,9 @@ class Confident(StopRule):
     votes: int = Field(default=1, ge=1, description="Votes for one answer at which to stop: sure ones.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return how sure it was, once that is sure enough."""
+        """Return the confidence as soon as it reaches the threshold."""
         sure = poll.fold(self, lambda: _Sure(self))
-        # A threshold that nothing can reach would look like a vote that is never sure.
+        # Without this error, a missing signal would look like a vote that is never sure.
         if sure.voters and not sure.said:
             raise PluginError(f"no branch says its {self.criterion}: ask for it with logprobs in the planner's options")
         # Another answer has more votes: the vote continues.
@@ -125,9 +125,9 @@ class _Sure:
         self.said = False
         """Whether a voter has the signal."""
         self.most = 0
-        """Most votes of an answer that has enough sure ones."""
+        """Highest number of votes of an answer with enough sure votes."""
         self.first = ""
-        """Key of that answer."""
+        """Key of the answer with these votes."""
         self.values: dict[str, float] = {}
         """The surest vote's signal, by key of the answer."""
         self._votes: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Stop rule `saturation`: end the vote when one more branch is worth too little, by a model of coverage."""
+"""Stop rule `saturation`: end the vote when one more branch would gain too little, by a model of coverage."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Saturation(StopRule):
     """The saturation point of test-time scaling (TTSPM, arXiv 2505.20522), with the success rate learnt on the way.
 
     If a branch succeeds with probability p, n of them reach F(n) = ceiling * (1 - (1-p)^n), and the next is worth
-    ceiling * p * (1-p)^n. The vote ends once that many are done that the next is worth no more than `epsilon`:
-    N* = ceil(ln(epsilon / (ceiling * p)) / ln(1-p)), 0 where epsilon >= ceiling * p. p is the mean of a Beta(1 +
-    successes, 1 + failures) posterior: of being verified (`evidence=verifier`; branches that the task cannot judge do
-    not count), or of agreeing with the first answer (`share`).
+    ceiling * p * (1-p)^n. The vote ends after N* branches, when the next is worth no more than `epsilon`: N* =
+    ceil(ln(epsilon / (ceiling * p)) / ln(1-p)), or 0 if epsilon >= ceiling * p. p is the mean of a Beta(1 + successes,
+    1 + failures) posterior. A success is a verified answer (`evidence=verifier`; branches that the task cannot judge do
+    not count) or a vote for the first answer (`share`).
 
-    It predicts how many branches are needed for one to be right. With p below a half a vote can get worse with more
-    branches, and with a share for evidence agreement is used in place of being right.
+    It predicts how many branches are needed until one is right. With p below a half, a vote can get worse with more
+    branches. `evidence=share` uses agreement instead of correctness.
     """
 
     fidelity = Fidelity("variant", "a posterior of the share, not one p for a data set", paper="2505.20522")
@@ -44,9 +44,9 @@ class Saturation(StopRule):
     )
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the estimate and the number of branches it asks for, once that number has ended."""
+        """Return the estimate and the required number of branches as soon as that many have ended."""
         good, bad = self._evidence(poll)
-        # The prior alone would decide.
+        # With too few votes the prior alone would decide.
         if good + bad < self.min_votes:
             return None
         p = beta_mean(good, bad)
@@ -66,7 +66,7 @@ class Saturation(StopRule):
 
 
 class _Verdicts:
-    """The branches by what the verifier says of their answers."""
+    """Counts the branches with right and with wrong answers, by the verifier."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

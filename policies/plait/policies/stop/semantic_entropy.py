@@ -1,4 +1,4 @@
-"""Stop rule `semantic-entropy`: end the vote when the answers scatter little."""
+"""Stop rule `semantic-entropy`: end the vote when the answers have low entropy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["SemanticEntropy"]
 
 
 class SemanticEntropy(StopRule):
-    """Semantic entropy as in SEAT (arXiv 2507.06829), in nats, classes being equal answers.
+    """Semantic entropy as in SEAT (arXiv 2507.06829), in nats. Equal answers form a class.
 
     SE = -sum of p_k ln p_k over the shares of the answers, plus Miller and Madow's (K - 1) / 2N for the entropy that N
     samples of K answers miss. Two rules:
@@ -27,11 +27,11 @@ class SemanticEntropy(StopRule):
     - `threshold`: stop at SE <= `entropy`, with at least `min_votes` votes and `top` for the first answer: a few equal
       votes prove little, as small models often agree on a wrong answer.
     - `secretary`, without a threshold: windows of `window` branches in the join's order are rounds. The first
-      floor(R/e) of R rounds (at least one) only set the mark; the vote ends at the first later round whose entropy is
-      below all of those.
+      floor(R/e) of R rounds (at least one) only set the threshold; the vote ends at the first later round whose entropy
+      is below theirs.
 
-    On voters that err (study `erring-votes`) the threshold lost nothing to the full vote, `secretary` 1.2 points, and 5
-    at one level of skill.
+    In the study `erring-votes`, the threshold rule lost no accuracy against the full vote; `secretary` lost 1.2 points,
+    and 5 points at one level of skill.
 
     The paper votes in the stopping round and its rounds read one another (`refine` with `stop_entropy` does that); here
     branches are independent and all finished ones vote. Its thresholds are not published: the default is ours.
@@ -48,7 +48,7 @@ class SemanticEntropy(StopRule):
     window: int = Field(default=8, ge=2, description="Branches in a round.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the entropy, once it is low enough."""
+        """Return the entropy as soon as it is low enough."""
         if self.rule == "secretary":
             return self._by_rounds(poll)
         first, _ = poll.lead()
@@ -66,7 +66,7 @@ class SemanticEntropy(StopRule):
 
 
 class _Rounds:
-    """The rounds of a vote, and the entropies of those that have ended, up to the first that has not."""
+    """The rounds of a vote, and the entropies of the ended rounds before the first unfinished one."""
 
     def __init__(self, steps: Sequence[str], size: int) -> None:
         self._places = {step: place for place, step in enumerate(steps)}
@@ -80,16 +80,16 @@ class _Rounds:
         self._ended[at] += 1
         if key is not None:
             self._counts[at][key] += 1
-        # Rounds are judged in order, so an early end of a later one waits.
+        # Rounds are judged in order, so a later round that ends early waits.
         while len(self.entropies) < self.count and self._ended[len(self.entropies)] == self._size:
             counts = self._counts[len(self.entropies)]
             self.entropies.append(semantic_entropy(list(counts.values())) if counts else math.inf)
 
 
 def secretary(entropies: Sequence[float], rounds: int) -> int | None:
-    """Return the round (from 0) of `rounds` to stop at, of those whose entropies are known; `None` if none is yet.
+    """Return the round (from 0) of `rounds` to stop at, or `None` if no known round qualifies yet.
 
-    The first floor(rounds/e) are looked at, one at least; the last is where it ends anyway.
+    The first floor(rounds/e) rounds (at least one) only set the threshold; the vote ends after the last round anyway.
     """
     looked = max(1, math.floor(rounds / math.e))
     if len(entropies) <= looked:

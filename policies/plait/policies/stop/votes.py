@@ -29,7 +29,7 @@ class FirstFinish(StopRule):
     votes: int = Field(default=1, ge=1, description="Votes for one answer at which to stop.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the count, once it is reached."""
+        """Return the number of votes as soon as it reaches the quorum."""
         first, _ = poll.lead()
         return f"{first} of {poll.votes} votes are for one answer" if first >= self.votes else None
 
@@ -37,10 +37,10 @@ class FirstFinish(StopRule):
 class AdaptiveConsistency(StopRule):
     """Adaptive-Consistency (Aggarwal et al., arXiv 2305.11860) with its Beta criterion, in closed form.
 
-    With a and b votes for the first and second answer the probability that the first is more frequent than the second
-    is 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a; the vote ends when that reaches `confidence`, and running branches
-    are aborted. Branches count in the order in which they end, which favours short ones. The verdict can differ from
-    that of the full vote: tokens are saved for that risk.
+    With a and b votes for the first and second answer, the probability that the first is more frequent than the second
+    is 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a. The vote ends when it reaches `confidence`, and running branches
+    are cancelled. Branches count in the order in which they end, which favours short branches. The verdict can differ
+    from the full vote's verdict; this risk is the price of the saved tokens.
     """
 
     fidelity = Fidelity("exact", oracles=("adaptive-consistency",), paper="2305.11860")
@@ -55,7 +55,7 @@ class AdaptiveConsistency(StopRule):
     min_votes: int = Field(default=1, ge=1, description="Votes below which not to stop.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the counts and the probability, once that is high enough."""
+        """Return the counts and the probability as soon as it is high enough."""
         first, second = poll.lead()
         if first == second or poll.votes < self.min_votes:
             return None
@@ -77,7 +77,7 @@ class ESC(StopRule):
     window: int = Field(default=5, ge=2, description="Branches in a round: the window; the paper uses 5 and 8.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return which window is unanimous, once one is."""
+        """Return the number of the first unanimous window, if there is one."""
         places = lambda: {branch.step: place for place, branch in enumerate(poll.branches)}  # noqa: E731
         agreed = poll.fold(self, lambda: _Windows(self.window, places())).agreed
         if not agreed:
@@ -93,7 +93,7 @@ class _Windows:
         self._size, self._places = size, places
         self._counts: Counter[tuple[int, str]] = Counter()
         self.agreed: set[int] = set()
-        """Numbers of those all of whose branches have one answer."""
+        """Numbers of the windows whose branches all have the same answer."""
 
     def ended(self, branch: Branch, key: str | None, votes: int) -> None:
         # A branch without an answer keeps its window from being unanimous.
@@ -106,13 +106,13 @@ class _Windows:
 
 
 class Futility(StopRule):
-    """Stopping for futility, as in sequential trials: after many branches without an answer the next one will
-    hardly have one.
+    """Stopping for futility, as in sequential trials: after many branches without an answer, the next branch is
+    unlikely to have one.
 
-    After n branches without an answer the next one has one with probability 1 / (n + 2): the posterior Beta(1, 1 + n)
-    in the saturation model (TTSPM, arXiv 2505.20522). The vote ends without an answer when that is at most `chance`;
-    0.02 is 48 branches. The rule says nothing once there is a vote, so use another rule beside it. Failed branches do
-    not count. Price: a hard question that one branch in a hundred answers is lost.
+    After n branches without an answer, the next branch has an answer with probability 1 / (n + 2): the posterior
+    Beta(1, 1 + n) in the saturation model (TTSPM, arXiv 2505.20522). The vote ends without an answer when this is at
+    most `chance`; 0.02 is 48 branches. The rule is inactive once there is a vote, so combine it with another rule.
+    Failed branches do not count. The cost: a question that one branch in a hundred answers is lost.
     """
 
     fidelity = Fidelity("idea", paper="2505.20522")
@@ -120,7 +120,7 @@ class Futility(StopRule):
     chance: float = Field(default=0.02, gt=0.0, lt=0.5, description="Highest chance of an answer at which to give up.")
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the chance, once it is low enough and there is no vote."""
+        """Return the probability if it is low enough and there is no vote."""
         if poll.votes:
             return None
         silent = poll.fold(self, _Silent).count
@@ -129,7 +129,7 @@ class Futility(StopRule):
 
 
 class _Silent:
-    """The branches that are done without an answer."""
+    """Counts the finished branches without an answer."""
 
     count = 0
 
@@ -143,9 +143,9 @@ class SPRT(StopRule):
     Among the a votes for the first answer and the b votes for the second, the share of the first is 1/2 (no winner) or
     `share`. The vote ends when a ln(2 share) + b ln(2 - 2 share) reaches ln((1 - beta) / alpha).
 
-    Differs from the authors' code (`consol`): that no answer wins is never concluded, as the full vote then still has a
-    verdict. Branches count in the order in which they end. `share` is ours; with it 6 votes to none end the vote, or 8
-    to 1. Their released settings, `share=0.5001,beta=0.949976`, come to a lead of three votes, and so does their
+    Differs from the authors' code (`consol`): the test never ends with "no answer wins", as the full vote then still
+    has a verdict. Branches count in the order in which they end. `share` is ours; with it 6 votes to none end the vote,
+    or 8 to 1. Their released settings, `share=0.5001,beta=0.949976`, come to a lead of three votes, and so does their
     mixture test (a prior Beta(10^6, 10^6) cut at 1/2).
     """
 
@@ -166,7 +166,7 @@ class SPRT(StopRule):
         return beta
 
     def enough(self, poll: Poll) -> str | None:
-        """Return the test's figure, once it is high enough."""
+        """Return the test statistic as soon as it is high enough."""
         first, second = poll.lead()
         ratio = first * math.log(2 * self.share) + second * math.log(2 - 2 * self.share)
         least = math.log((1 - self.beta) / self.alpha)

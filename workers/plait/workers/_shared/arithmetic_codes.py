@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 
-__all__ = ["BITS", "CODE", "PROCESSOR", "ArithmeticCode", "is_code"]
-
 CODE = "arithmetic_code"
 """Where a request to vLLM says its code (`Sampling.arithmetic`), among the extra arguments."""
 PROCESSOR = "plait.workers.engine.arithmetic:Arithmetic"

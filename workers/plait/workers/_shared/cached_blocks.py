@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from plait.core.interfaces import CacheUpdate
 
-__all__ = ["EMPTY", "BlockRemoved", "BlockStored", "CachedBlocks", "Mailbox", "read"]
-
 EMPTY = CacheUpdate(cleared=True)
 """The first news of a worker that tells of its cache."""
 

@@ -112,11 +112,6 @@ class _Open:
     """`take` has returned the beginning."""
     told: bool = False
 
-    @property
-    def complete(self) -> bool:
-        """Whether the brackets of the arguments are closed."""
-        return self.stream.has_ended
-
     def add(self, fragment: str) -> None:
         self.arguments += fragment
         if self.arguments.lstrip()[:1] in ("{", "["):
@@ -124,7 +119,7 @@ class _Open:
 
     def take(self, name: str, ended: bool) -> str:
         """Return the text of the call that is new."""
-        is_whole = (self.complete and bool(self.name)) or ended
+        is_whole = (self.stream.has_ended and bool(self.name)) or ended
         if self.told or (is_whole and not self.has_begun):
             self.told, text = True, "" if self.told else written(name, self.arguments)
             return text
@@ -133,7 +128,7 @@ class _Open:
         text = "" if self.has_begun else call_text(name, "{}").removesuffix(_ENDS)
         text += _UNWRITABLE.sub(lambda letter: f"\\u{ord(letter[0]):04x}", self.unsent)
         self.has_begun, self.told, self.unsent = True, is_whole, ""
-        return text + ("}" + CLOSE + "\n" if self.complete else "")
+        return text + ("}" + CLOSE + "\n" if self.stream.has_ended else "")
 
 
 class ToolCallAssembler:
@@ -202,7 +197,7 @@ def _another(call: _Open, name: str, id_: str, numbered: bool) -> bool:
         return bool(name) or not numbered
     if not name or not call.name or (id_ and id_ == call.id):
         return False
-    return name != call.name or call.complete
+    return name != call.name or call.stream.has_ended
 
 
 def specified(form: StructuredOutput) -> Any:

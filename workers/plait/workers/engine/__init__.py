@@ -140,7 +140,7 @@ class Engine(CallbackWorker):
     def _submit(self, job: Job, report: Reporter, error: BaseException | None = None) -> None:
         if report.ended:
             return
-        order = self._order(job, report) if error is None else as_failure(error)
+        order = self._order(job, report, error)
         if isinstance(order, EngineRequest):
             order.bare = order.bare and self.on_checkpoint is not None
             self._orders[job.attempt] = order
@@ -250,21 +250,25 @@ class Engine(CallbackWorker):
             # interpreter's end.
             thread.join(60.0)
 
-    def _order(self, job: Job, report: Reporter) -> EngineRequest | Result | Failure:
+    def _order(
+        self, job: Job, report: Reporter, error: BaseException | None = None
+    ) -> EngineRequest | Result | Failure:
         core, think = self._core, job.op
         if core is None or self.lost:
             return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))
         try:
+            if error is not None:
+                raise error
             if not isinstance(think, ModelCall):
                 raise EngineError(f"the engine {self.name!r} serves think steps, not {think.kind!r} steps")
             if think.model is not None and think.model not in (*self.models, self.model):
                 there = ", ".join(self.models)
                 raise EngineError(f"the engine {self.name!r} has no model {think.model!r} (there are: {there})")
             return core.order(job, think, str(next(self._keys)), report)
-        except EngineError as error:
-            return as_failure(error)
-        except Exception as error:  # vLLM's own classes change
-            return as_failure(Rejected(f"the engine rejected the request: {first_line(error)}"))
+        except EngineError as refusal:
+            return as_failure(refusal)
+        except Exception as refusal:  # vLLM's own classes change
+            return as_failure(Rejected(f"the engine rejected the request: {first_line(refusal)}"))
 
     def _main(self, ready: asyncio.Future[Core]) -> None:
         """Run the engine's thread: build, then step while there is work, and sleep otherwise."""

@@ -14,8 +14,6 @@ from vllm.v1.sample.logits_processor import AdapterLogitsProcessor  # noqa: TID2
 
 from .._shared.arithmetic_codes import CODE, ArithmeticCode, is_code
 
-__all__ = ["Arithmetic", "chosen", "restricted"]
-
 
 class Arithmetic(AdapterLogitsProcessor):
     """Arithmetic sampling (Vilnis et al., arXiv 2210.15458).

@@ -26,8 +26,6 @@ from plait.core.errors import EngineError
 
 from .vllm_internals import count_forms, measure_cache, pack_head, without_amx
 
-__all__ = ["COUNTERS", "CoreProcess", "fix_attention", "run_core"]
-
 COUNTERS = ("forms", "form_ms", "kv_used", "waiting")
 FOLDER = "plait_folder"
 """Attribute of vLLM's configuration that carries the folder into the process."""

@@ -16,8 +16,6 @@ from .options import EngineOptions
 from .sampling_parameters import engine_arguments, lora_rank
 from .vllm_process import INSTALL, environment, explain, first_line
 
-__all__ = ["arguments", "broken", "has_own_process", "load", "misfit", "prepare"]
-
 
 def broken(error: BaseException, model: str) -> EngineError:
     """Return why an engine did not start."""

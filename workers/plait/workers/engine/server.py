@@ -19,8 +19,6 @@ from plait.core.errors import EngineError
 from .engine_loader import prepare
 from .options import EngineOptions
 
-__all__ = ["flags"]
-
 _NOT_OF_A_SERVER = ("disable_log_stats", "logits_processors", "use_tqdm_on_load")
 """Engine arguments that a server omits: it must report its load, and HTTP requests do not sample by codes."""
 

@@ -1,20 +1,22 @@
 """Build routing hints: headers and fields by which serving stacks place, order and cache requests.
 
-| | vLLM | Dynamo | llm-d | SGLang |
+| | vLLM, its router | Dynamo | llm-d | SGLang |
 |---|---|---|---|---|
-| session (run and trajectory) | `vllm_xargs.agentic_context` | `X-Dynamo-Session-ID` | `x-session-id` | |
-| parent session of a fork | the same | `X-Dynamo-Parent-Session-ID` | | |
+| session (the client's, or run and trajectory) | `session_id` | `X-Dynamo-Session-ID` | `x-session-id` | |
+| parent session of a fork | `vllm_xargs.agentic_context` | `X-Dynamo-Parent-Session-ID` | | |
 | last request of the session | the same | `X-Dynamo-Session-Final` | | |
 | run | the same | | `x-llm-d-inference-fairness-id` | |
 | expected tokens of the answer | the same | `nvext.agent_hints.osl` | | |
 | priority | `priority` | `nvext.agent_hints.priority` | | `priority` |
 | siblings with a common prefix | the same | | `x-llm-d-burst-id`, `x-llm-d-burst-size` | |
-| seconds left | the same | | `x-llm-d-slo-ttft-ms` | |
+| seconds left | the same | | | |
 | origin: session whose context is cached | `X-Session-ID` | | | `X-SMG-Routing-Key` |
 | replica of a trajectory | `X-data-parallel-rank` | | | `X-data-parallel-rank` |
 
-vLLM passes `vllm_xargs` to its router and plugins, as one string of JSON, and does not read it itself. Its router
-hashes `X-Session-ID` (`--policy consistent_hash`). llm-d's two headers of bursts are proposed and not implemented.
+vLLM reads `session_id` into its KV events, and before it the header. It passes `vllm_xargs` to its router and plugins,
+as one string of JSON; for the stack `vllm-router` it is an object with the same names, those of the router's
+`docs/program_scheduling.md`. The router hashes `X-Session-ID` (`--policy consistent_hash`). llm-d's two headers of
+bursts are proposed and not implemented. Its limit for the first token is not set: plait knows limits of whole runs.
 """
 
 from __future__ import annotations
@@ -27,9 +29,7 @@ from typing import Any, Literal
 
 from plait.core.events import Hints, Job
 
-__all__ = ["RequestHints", "ServingStack", "build_hints", "find_stack"]
-
-ServingStack = Literal["auto", "vllm", "dynamo", "llm-d", "sglang", "none"]
+ServingStack = Literal["auto", "vllm", "vllm-router", "dynamo", "llm-d", "sglang", "none"]
 _STACKS = {"vllm": "vllm", "sglang": "sglang", "nvidia": "dynamo", "dynamo": "dynamo"}
 """Stacks by the `owned_by` of their models."""
 
@@ -68,10 +68,12 @@ def build_hints(stack: ServingStack, job: Job, replicas: int = 1, *, has_priorit
             _add_dynamo(request, job, hints)
         case "llm-d":
             _add_llm_d(request, job, hints)
-        case "vllm":
+        case "vllm" | "vllm-router":
             request.headers["X-Session-ID"] = hints.origin or hints.session
+            request.fields["session_id"] = hints.session
+            context = _build_context(job, hints)
             request.fields["vllm_xargs"] = {
-                "agentic_context": json.dumps(_build_context(job, hints), separators=(",", ":"))
+                "agentic_context": context if stack == "vllm-router" else json.dumps(context, separators=(",", ":"))
             }
         case "sglang":
             request.headers["X-SMG-Routing-Key"] = hints.origin or hints.session
@@ -86,7 +88,9 @@ def build_hints(stack: ServingStack, job: Job, replicas: int = 1, *, has_priorit
 
 
 def _add_dynamo(request: RequestHints, job: Job, hints: Hints) -> None:
-    request.headers |= {"X-Dynamo-Session-ID": hints.session, "X-Dynamo-Parent-Session-ID": hints.parent}
+    request.headers["X-Dynamo-Session-ID"] = hints.session
+    if hints.parent:
+        request.headers["X-Dynamo-Parent-Session-ID"] = hints.parent
     if hints.final:
         request.headers["X-Dynamo-Session-Final"] = "true"
     agent: dict[str, Any] = {"priority": max(0, -job.priority)}  # Dynamo: higher first, none below 0
@@ -96,19 +100,19 @@ def _add_dynamo(request: RequestHints, job: Job, hints: Hints) -> None:
 
 
 def _add_llm_d(request: RequestHints, job: Job, hints: Hints) -> None:
-    request.headers |= {"x-session-id": hints.session, "x-llm-d-inference-fairness-id": job.run}
+    request.headers |= {"x-session-id": hints.session, "x-llm-d-inference-fairness-id": hints.program or job.run}
     if hints.burst:
         request.headers |= {"x-llm-d-burst-id": hints.burst, "x-llm-d-burst-size": str(hints.burst_size)}
-    if job.seconds is not None:
-        request.headers["x-llm-d-slo-ttft-ms"] = str(max(1, int(job.seconds * 1000)))
 
 
 def _build_context(job: Job, hints: Hints) -> dict[str, Any]:
     known = {
-        "program": job.run,
-        "task": hints.session,
-        "parent": hints.parent,
-        "final": hints.final,
+        "program_id": hints.program or job.run,
+        "task_id": hints.session,
+        "session_id": hints.session,
+        "parent_program_id": hints.parent or None,
+        "step_id": job.step,
+        "expected_resume": not hints.final,
         "priority": job.priority,
         "deadline_seconds": job.seconds,
         "expected_output_length": hints.expected,

@@ -19,8 +19,6 @@ from plait.core.tools.tool import Tool, tool
 
 from ..http import ResponseLimits, ServerConnection, ServerError
 
-__all__ = ["closing", "embedder"]
-
 Vectors = list[list[float]]
 
 

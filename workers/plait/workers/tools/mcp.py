@@ -19,8 +19,6 @@ from plait.core import json_schema
 from plait.core.errors import ConfigError, ToolError, WorkerError
 from plait.core.tools.tool import Tool, ToolSpec, is_name
 
-__all__ = ["McpServer", "RemoteTool"]
-
 log = logging.getLogger("plait.workers.tools")
 
 SECONDS = 30.0

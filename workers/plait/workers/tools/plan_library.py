@@ -23,8 +23,6 @@ from plait.core.tools.tool import Tool, tool
 
 from .retrieve import Words
 
-__all__ = ["plan_library"]
-
 log = logging.getLogger("plait.workers.tools")
 MAX_LINE_CHARS = 200_000
 """Characters of one line."""

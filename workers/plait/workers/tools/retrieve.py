@@ -19,8 +19,6 @@ from plait.core.tools.tool_search import MORE_TOOLS, SHOWN
 from .tool_loader import AnyTool
 from .tool_ranking import SentenceRanking, sentences, service_text
 
-__all__ = ["Catalog", "Words", "searcher"]
-
 EMBED = "embed"
 """Name of the tool whose vectors are used, if a run has it (`plait.workers.tools.embed`)."""
 MAX_RESULTS = 200

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["SentenceRanking", "sentences", "service_text"]
-
 _END = re.compile(r"(?<=[.?!])\s+")
 _LEAST = 9
 """Characters of a sentence that says something."""

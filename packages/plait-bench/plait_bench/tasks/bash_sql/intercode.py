@@ -12,8 +12,6 @@ from pydantic import JsonValue
 
 from plait.core.errors import TaskError
 
-__all__ = ["problems_in"]
-
 _SHELL = re.compile(r"nl2bash_fs_(\d)\.json")
 _DUMPS = {"ic_spider_dev.json": "ic_spider_dbs.sql"}
 """The files of queries whose databases are beside them, and that are SQL (those of WikiSQL lack their quotes)."""

@@ -9,8 +9,6 @@ from random import Random
 
 from pydantic import JsonValue
 
-__all__ = ["SqlProblem", "drawn"]
-
 NAMES = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll", "larch")
 Rows = list[tuple[str, int]]
 

@@ -16,11 +16,6 @@ from dataclasses import dataclass
 
 from plait.core.errors import TaskError
 
-__all__ = [
-    "ATTRIBUTES", "LEADS", "NAMES", "OPERATIONS", "RELATIONS", "CountQuestion", "Entity", "Field", "Find", "If", "Is",
-    "Number", "Operation", "Question", "Total", "Value", "Which", "Who", "read", "slots", "words",
-]  # fmt: skip
-
 ATTRIBUTES = (
     *("age", "area", "budget", "debt", "depth", "distance", "height", "income", "length", "population", "speed"),
     *("stock", "tax", "volume", "weight", "width"),

@@ -27,8 +27,6 @@ from .language import (
     Who,
 )
 
-__all__ = ["PARAMETERS", "CallRef", "Facts", "TableCall", "answer", "calls", "carry_out"]
-
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "lookup": ("field", "name"),
     "add": ("a", "b"),

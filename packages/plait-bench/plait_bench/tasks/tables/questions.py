@@ -30,8 +30,6 @@ from .language import (
 )
 from .plan import calls
 
-__all__ = ["MOST_CALLS", "draw", "held_out", "is_test"]
-
 MOST_CALLS = 8
 _OWNED = re.compile(r"s[0-9](?:'s [a-z]+)+")
 _KINDS = ("find", "find", "find", "who", "is", "which", "which", "total", "count", "if")

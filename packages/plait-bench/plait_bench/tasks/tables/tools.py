@@ -18,8 +18,6 @@ from plait.core.tools.tool import Tool
 from .language import ATTRIBUTES, NAMES, RELATIONS, Entity, slots
 from .plan import Facts, carry_out
 
-__all__ = ["LATENCY", "made_tools", "names_in"]
-
 Numeric = int | str
 """A number, or the slot of one."""
 LATENCY = (0.02, 0.5)

@@ -16,8 +16,6 @@ from plait.core.programs import Cell
 from .._programs import render_cell
 from .programs import Candidate, count_samples, read_cases
 
-__all__ = ["INPUTS", "OutputJudge", "read_inputs"]
-
 INPUTS = """{question}
 
 Do not solve it. Write up to {count} inputs to test it with, one a line, each as JSON: {"args": [arguments]}

@@ -13,19 +13,6 @@ from plait.core.flow import Trajectory
 from plait.core.programs import Cell, has_returned
 from plait.core.tools.calls import loads
 
-__all__ = [
-    "Candidate",
-    "Test",
-    "cluster_by_behaviour",
-    "count_samples",
-    "count_votes",
-    "format_trace",
-    "list_passed",
-    "mutate_inputs",
-    "read_cases",
-    "read_tests",
-]
-
 Test = tuple[list[JsonValue], JsonValue]
 """Arguments, and the result that is wanted."""
 

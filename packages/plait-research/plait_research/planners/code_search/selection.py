@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Evidence", "Rule", "choose", "is_decided", "score_mutually"]
-
 Rule = Literal["votes", "agreement", "majority", "judged"]
 
 

@@ -19,8 +19,6 @@ from .._programs import RUN_PYTHON, Cases, build_timer, render_cell
 from .options import EvolveOptions
 from .population import Grid, Member, median_and_deviation
 
-__all__ = ["EVALUATE", "Evolution"]
-
 PARENT = "\n\nImprove this program:\n\n```python\n{program}\n```\n{verdict}\n"
 OTHERS = "\nOther programs, with what became of them:\n"
 GONE = "\nThese lines were tried before and taken out:\n{lines}\n"

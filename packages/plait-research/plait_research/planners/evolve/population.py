@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Grid", "Member", "is_better", "median_and_deviation"]
-
 
 @dataclass(frozen=True, slots=True)
 class Member:

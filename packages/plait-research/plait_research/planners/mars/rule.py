@@ -10,8 +10,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LineLooks", "Look", "SteadyVote", "Switching", "calibrate", "find_leader", "is_safe", "to_features"]
-
 Floats = NDArray[np.float64]
 LEAST = 0.5
 """Least share of the worst case that calibration may come to."""

@@ -14,8 +14,6 @@ from plait.core.step_handles import Pieces, StepFailed, Trajectory
 
 from .options import ScaleOptions
 
-__all__ = ["run_in_order"]
-
 TRIES = 3
 """How often a reply is asked for that cannot be read."""
 LAST = 0.9

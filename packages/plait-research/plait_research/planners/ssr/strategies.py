@@ -9,8 +9,6 @@ from pydantic import Field
 
 from plait.core.values import Frozen
 
-__all__ = ["POOL", "Strategy", "choose"]
-
 TRUST = 4.0
 """Runs that a mark counts as much as."""
 COVER = 0.3

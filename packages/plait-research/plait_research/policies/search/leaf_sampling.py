@@ -23,7 +23,6 @@ __all__ = [
     "share_children",
 ]
 
-
 Paths = Sequence[Sequence[int]]
 """For each leaf the nodes of its path, root first, the leaf last. Nodes are numbers."""
 

@@ -18,8 +18,6 @@ from ...votes.refine import Refine
 from .options import ALL, PIECES, REFINE, THREADS, RouteOptions
 from .rules import BudgetFacts, Signs, decide
 
-__all__ = ["Probes", "check_options"]
-
 
 def check_options(options: RouteOptions) -> None:
     """Refuse an option or dialect of the planners that probes may lead to before the probes are paid for."""

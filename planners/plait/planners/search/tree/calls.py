@@ -13,8 +13,6 @@ from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import list_functions
 from plait.core.values import as_text
 
-__all__ = ["Calls", "strip_call", "tool_instructions"]
-
 _TOLD = """\
 Work on the task below in steps. You may call these functions, a line each:
 {functions}

@@ -16,8 +16,6 @@ from .calls import Calls, strip_call
 from .options import LIST, TreeOptions
 from .vote import choose
 
-__all__ = ["Growth"]
-
 
 class Growth:
     """The tree of one run. `tree` and `counts` tell what became of it."""

@@ -12,8 +12,6 @@ from pydantic import JsonValue
 from plait.core.search import SearchNode
 from plait.core.task import Task
 
-__all__ = ["Choice", "Weight", "choose"]
-
 Weight = Literal["last", "mean", "min", "product", "best", "count"]
 
 

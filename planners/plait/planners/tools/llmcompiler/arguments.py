@@ -11,8 +11,6 @@ from typing import NoReturn
 
 from pydantic import JsonValue
 
-__all__ = ["IN_STRING", "QUOTES", "Argument", "Arguments", "closes", "opens", "parse_arguments", "read_plain"]
-
 QUOTES = "\"'"
 IN_STRING = {quote: re.compile(rf"{quote}|\\.", re.DOTALL) for quote in QUOTES}
 """What matters inside a string: its quote, and a backslash with what it escapes."""

@@ -19,8 +19,6 @@ from plait.core.tools.tool import ToolSpec
 from .arguments import Argument
 from .parser import PlanTask
 
-__all__ = ["Binding", "bind"]
-
 # A dollar sign with a number is a reference, unless it reads as money: `$1.50`, `$1,000`, `$2M`. `${1}` never does.
 # Two dollar signs are one of the text itself, as in `awk '$$2 > 5'`.
 _REFERENCE = re.compile(

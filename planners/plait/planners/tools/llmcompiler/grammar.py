@@ -19,8 +19,6 @@ from pydantic import JsonValue
 
 from plait.core.tools.tool import ToolSpec
 
-__all__ = ["LINES", "MOST_TOOLS", "grammar"]
-
 LINES = 16
 """Tasks of a plan whose references are checked while they are written; later ones may refer to any of these."""
 MOST_TOOLS = 64

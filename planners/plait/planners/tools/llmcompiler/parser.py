@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from .arguments import IN_STRING, QUOTES, Arguments, closes, opens, parse_arguments, read_plain
 
-__all__ = ["PlanTask", "PlanText"]
-
 _SIGNS = r"[*`]{0,3}"
 _SHOWN = 200
 _HEAD = re.compile(

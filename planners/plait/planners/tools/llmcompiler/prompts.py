@@ -12,8 +12,6 @@ from plait.core.interfaces import PlanningContext
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 
-__all__ = ["STOP_JOINER", "STOP_PLAN", "joiner_prompt", "plan_prompt", "replan_end", "signature"]
-
 STOP_PLAN = ("<END_OF_PLAN>", "<END_OFPLAN>", "\n###", "\nQuestion:")
 STOP_JOINER = ("<END_OF_RESPONSE>", "\n###", "\nQuestion:")
 

@@ -23,8 +23,6 @@ from .options import LLMCompilerOptions
 from .parser import PlanTask, PlanText
 from .tool_calls import NativeCalls
 
-__all__ = ["UNREAD", "AnswerReader", "PlanReader", "done_reader"]
-
 _NOT_RUN = "the plan that it stood in was sent back"
 UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, one task a line"
 

@@ -16,8 +16,6 @@ from pydantic import JsonValue
 from plait.core.tools.calls import CALL_HEAD, CLOSE, OPEN, loads, read_calls_in
 from plait.core.values import opening
 
-__all__ = ["MAX_CHARS", "Misread", "NativeCalls"]
-
 _JSON = re.compile(r"\s*(?:```(?:json)?\s*)?[\[{]")
 _REFERENCE = re.compile(r"\$(?:[0-9]{1,6}|\{[0-9]{1,6}\})")
 _SHOWN = 200

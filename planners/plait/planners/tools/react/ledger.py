@@ -21,8 +21,6 @@ from plait.core.values import as_text, split_reasoning
 from . import prompts
 from .options import MORE, ReactOptions, transfer_name, turn_calls
 
-__all__ = ["Ledger", "read_answer"]
-
 _TIRING = 3
 """How often the same call is answered; after that the model has to answer itself."""
 

@@ -6,15 +6,6 @@ from plait.core.ops import Function
 
 from .options import MORE
 
-__all__ = [
-    "TIRED",
-    "agent_function",
-    "cut",
-    "more_function",
-    "slice_of",
-    "transfer_function",
-]
-
 TIRED = "You have made this very call {count} times, and its result is the same each time: go on with it, or answer."
 
 

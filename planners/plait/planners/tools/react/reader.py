@@ -12,8 +12,6 @@ from plait.core.tools.turns import CallRequest, completes_call
 
 from .options import ReactOptions, turn_calls
 
-__all__ = ["TurnReader"]
-
 RESULTS = "results"
 
 

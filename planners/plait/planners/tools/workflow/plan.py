@@ -12,19 +12,6 @@ from pydantic import JsonValue
 
 from plait.core.values import as_text
 
-__all__ = [
-    "QUESTION",
-    "WorkflowFault",
-    "WorkflowNode",
-    "WorkflowPlan",
-    "WorkflowRef",
-    "abstract",
-    "apply_repair",
-    "parse",
-    "references",
-    "walk_nodes",
-]
-
 Kind = Literal["call", "if", "foreach", "while", "review"]
 QUESTION = "question"
 """`$question`: the question itself."""

@@ -13,8 +13,6 @@ from plait.core.tools.tool_search import MORE_TOOLS
 
 from .plan import WorkflowFault, WorkflowPlan
 
-__all__ = ["answer_prompt", "found_tools_message", "plan_prompt", "repair_prompt", "unread_prompt"]
-
 _PLAN = """\
 Write a plan that answers the question by calling tools, as one JSON object: {"steps": [...], "answer": ...}
 

@@ -18,8 +18,6 @@ from plait.core.tools.tool import ToolSpec
 from .plan import QUESTION, WorkflowNode, WorkflowPlan, WorkflowRef, as_reference, fill, references
 from .validation import has_effects, order_nodes
 
-__all__ = ["MOST_ITEMS", "Runner"]
-
 MOST_ITEMS = 1000
 """Most items of one `foreach`."""
 Step = StepHandle[object]

@@ -15,8 +15,6 @@ from plait.core.tools.tool import ToolSpec
 
 from .plan import QUESTION, WorkflowFault, WorkflowNode, WorkflowPlan, WorkflowRef, as_reference, references, walk_nodes
 
-__all__ = ["find_faults", "list_parts", "order_nodes"]
-
 _TEXT: Schema = {"type": "string"}
 _NEAR = 3
 """Most candidates of one fault."""

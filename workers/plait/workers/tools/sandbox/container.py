@@ -15,8 +15,6 @@ from plait.core.errors import ConfigError
 from .local import SOURCE, UNPRIVILEGED_UID, Local, Warm
 from .program import SandboxLimits
 
-__all__ = ["Container"]
-
 START_TIMEOUT_S = 5.0
 """Seconds that docker's daemon has to answer."""
 MEMORY = 2048

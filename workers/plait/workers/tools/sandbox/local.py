@@ -23,8 +23,6 @@ from plait.core.errors import ConfigError
 from .launcher import BEGUN, SHARED
 from .program import Program, ProgramOutcome, SandboxLimits
 
-__all__ = ["SOURCE", "UNPRIVILEGED_UID", "Bubblewrap", "Local", "Process", "Warm"]
-
 log = logging.getLogger("plait.sandbox")
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
 UNPRIVILEGED_UID = 65534

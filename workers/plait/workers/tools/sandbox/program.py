@@ -8,8 +8,6 @@ from pydantic import Field
 
 from plait.core.values import Frozen
 
-__all__ = ["Backend", "Program", "ProgramOutcome", "SandboxLimits"]
-
 
 class SandboxLimits(Frozen):
     """The limits of a program."""

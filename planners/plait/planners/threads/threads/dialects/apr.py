@@ -19,8 +19,6 @@ from plait.core.errors import TaskError
 
 from . import Block, Dialect, fill
 
-__all__ = ["DIALECT"]
-
 _ID = r"\d{1,6}(?:,\d{1,6}){0,30}"
 _STEP = r"\d{1,9}[-+*/]\d{1,9}=\d{1,9}"
 _MOVED = re.compile(

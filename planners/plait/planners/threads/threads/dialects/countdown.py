@@ -6,8 +6,6 @@ import re
 
 from . import Block, Dialect, fill
 
-__all__ = ["DIALECT"]
-
 _MAX_VALUE = 127
 _PROMPT = re.compile(r"\bT(\d{1,3})((?: \d{1,3})+) <go>")
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from . import Block, Dialect
 
-__all__ = ["TABLES"]
-
-
 MULTIVERSE = Dialect(
     fork="</Goal>",
     tags=(

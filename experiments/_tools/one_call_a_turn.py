@@ -11,8 +11,6 @@ from plait.core.flow import Answerable, Flow, StepFailed
 from plait.core.planning import TrajectoryOptions
 from plait.core.tools.tool import ToolSpec
 
-__all__ = ["OneCallATurn", "read_call"]
-
 _ACTION = re.compile(r"\s*Action: ([A-Za-z_]\w*)\((.*)\)\s*", re.DOTALL)
 _FINISH = re.compile(r"Action: Finish\((.*)\)", re.DOTALL)
 _OBSERVED = "\nObservation: "

@@ -1,0 +1,82 @@
+"""Sessions of clients through the server: what the serving stack behind it gets of two turns of one conversation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from plait.workers.http import Http
+from plait_server.sessions import SESSION_HEADERS
+from tests.workers.http.fake_server import FakeServer
+
+FIRST = [{"role": "user", "content": "first"}]
+SECOND = [*FIRST, {"role": "assistant", "content": "ok"}, {"role": "user", "content": "more"}]
+NAMES = ("x-session-id", "x-dynamo", "x-llm-d-inference")
+
+
+async def two_turns(
+    serve: Any, kind: str, headers: dict[str, str] | None = None, model: str = "plait/single", **fields: Any
+) -> list[tuple[dict[str, str], dict[str, Any]]]:
+    """Send two turns of one conversation; return headers and context of each request that the stack got."""
+    async with FakeServer() as server:
+        worker = Http(server.url, hints=kind)
+        async with serve(workers=[worker]) as served, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+            server.headers.clear()
+            before = len(server.asked())
+            for messages in (FIRST, SECOND):
+                body = {"model": model, "messages": messages, "max_tokens": 8, **fields}
+                answer = await http.post(f"{served.url}/v1/chat/completions", json=body, headers=headers or {})
+                assert answer.status_code == 200, answer.text
+        # A tenant's sessions carry the tenant's name, so that no tenant can name another's.
+        got = [
+            {name: value.removeprefix("me/") for name, value in each.items() if name.startswith(NAMES)}
+            for each in server.headers
+        ]
+        bodies = server.asked()[before:]
+    return [(named, body) for named, body in zip([each for each in got if each], bodies, strict=True)]
+
+
+CLAIMS: list[tuple[dict[str, str], dict[str, Any]]] = [({name: "S"}, {}) for name in SESSION_HEADERS]
+CLAIMS += [({}, {"session_id": "S"}), ({}, {"prompt_cache_key": "S"}), ({"x-session-id": "T"}, {"session_id": "S"})]
+
+
+@pytest.mark.parametrize(("headers", "fields"), CLAIMS)
+async def test_the_client_s_session_reaches_the_stack_by_every_name(
+    serve: Any, situation: str, headers: dict[str, str], fields: dict[str, Any]
+) -> None:
+    turns = await two_turns(serve, "vllm", headers, **fields)
+    assert [named["x-session-id"] for named, _ in turns] == ["S", "S"]
+    mine = "me/S" if situation == "tenant" else "S"
+    assert [body["session_id"] for _, body in turns] == [mine, mine]
+    for _, body in turns:
+        context = json.loads(body["vllm_xargs"]["agentic_context"])
+        assert context["program_id"] == mine and context["expected_resume"], "a client may continue any answer"
+
+
+async def test_llm_d_and_dynamo_get_one_session_that_is_not_final(serve: Any) -> None:
+    for named, _ in await two_turns(serve, "llm-d", session_id="S"):
+        assert named == {"x-session-id": "S", "x-llm-d-inference-fairness-id": "S"}
+    for named, _ in await two_turns(serve, "dynamo", session_id="S"):
+        assert named == {"x-dynamo-session-id": "S"}
+
+
+async def test_a_conversation_without_an_id_is_known_by_its_beginning(serve: Any) -> None:
+    (first, _), (second, _) = await two_turns(serve, "dynamo")
+    assert first == second and first["x-dynamo-session-id"].startswith("~")
+
+
+async def test_branches_are_children_of_the_session(serve: Any) -> None:
+    turns = await two_turns(serve, "dynamo", session_id="S", model="plait/sample:n=3")
+    sessions = [named["x-dynamo-session-id"] for named, _ in turns]
+    assert sessions.count("S") == 2 and len(set(sessions)) == 5
+    assert {named.get("x-dynamo-parent-session-id", "S") for named, _ in turns} == {"S"}
+
+
+@pytest.mark.parametrize("odd", ["x" * 10_000, "ä\nX-Injected: 1", "~" + "0" * 32])
+async def test_an_id_that_no_header_can_hold_is_hashed(serve: Any, odd: str) -> None:
+    (first, _), (second, _) = await two_turns(serve, "dynamo", session_id=odd)
+    assert first == second and first["x-dynamo-session-id"].startswith("h-") and len(first["x-dynamo-session-id"]) == 34
+    assert (await two_turns(serve, "dynamo", {"x-session-id": "x" * 10_000}))[0][0]["x-dynamo-session-id"][:2] == "h-"
