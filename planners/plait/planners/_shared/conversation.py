@@ -1,6 +1,6 @@
-"""A conversation with tools as a list of turns, for planners that go back to a turn or take several ways from it.
+"""A conversation with tools as a list of turns, for planners that backtrack to a turn or branch from it.
 
-Each turn is asked for with all that came before, so a turn depends on the turns before it alone.
+The call of each turn has all earlier turns in its prompt, so a turn depends only on these.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ToolTurns(Flow):
     """Options of planners whose model calls tools, turn by turn."""
 
     opening_prompt: ClassVar[str] = "turn"
-    """Name of the prompt whose template opens the system message, before the tools."""
+    """Name of the prompt whose template opens the system message. The tools follow it."""
 
     dialect: Dialect = Field(
         default="native",
@@ -54,43 +54,43 @@ class ToolTurns(Flow):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn: what the model wrote, what it wants called, and what came of that."""
+    """One turn: the model's text, its tool calls and their results."""
 
     text: str
     calls: tuple[CallRequest, ...] = ()
     results: tuple[str, ...] = ()
-    """Of its calls, in their order; empty before they are made."""
+    """Results of the turn's calls, in the order of the calls; empty before the calls are made."""
     ended: bool = True
     """Whether the model has finished. `False` only for pieces of a text that the model continues."""
 
     @property
     def is_final(self) -> bool:
-        """Whether it is the answer."""
+        """Whether this turn is the answer."""
         return self.ended and not self.calls
 
 
 @dataclass(slots=True)
 class ToolConversation:
-    """What a planner's conversation consists of, and how its turns are asked for and read."""
+    """A planner's conversation: it requests turns from the model, reads them and makes their calls."""
 
     ctx: Context
     question: str
     options: ToolTurns
     thoughts: bool = True
-    """Keep the text of a turn around its calls. Off: turns with the same calls are the same."""
+    """Whether to keep a turn's text around its calls. If not, turns with equal calls are equal."""
     hidden: frozenset[str] = frozenset()
     """Tools that the model does not see; calls of them are rejected."""
     _made: dict[str, CallHandle] = field(default_factory=dict[str, CallHandle])
-    """Calls without side effects, by their key, running ones included."""
+    """Ended and running calls without side effects, by their key."""
     _functions: tuple[Function, ...] | None = None
     _written: dict[int, tuple[Turn, int, list[Message]]] = field(
         default_factory=dict[int, "tuple[Turn, int, list[Message]]"]
     )
-    """Turns as messages, by their identity: each is written once, however many turns follow it."""
+    """Cached messages of turns, by the turn's identity, so that each turn is converted once."""
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """What the model may call."""
+        """The functions that the model may call."""
         if self._functions is None:
             self._functions = to_functions(tool for tool in self.ctx.brief.tools if tool.name not in self.hidden)
         return self._functions
@@ -98,7 +98,7 @@ class ToolConversation:
     def ask(
         self, done: Sequence[Turn], prompt: CallConfig, ctx: Context | None = None, **asked: Unpack[TrajectoryOptions]
     ) -> Trajectory:
-        """Ask for the turn after `done`."""
+        """Request the turn after `done` from the model."""
         ctx = ctx or self.ctx
         if not self.functions:
             return self._continue_text("".join(turn.text for turn in done), prompt, ctx, asked)
@@ -109,12 +109,12 @@ class ToolConversation:
         asked["chat"], asked["messages"] = True, messages
         asked["tools"] = self.functions if self.options.dialect == "native" and not last else ()
         asked["tool_choice"], asked["keep_stop"] = "auto", False
-        # A prompt's own stop texts end pieces of a text, which there is only without tools.
+        # A prompt's own stop texts end pieces of a text. Such pieces exist only without tools.
         asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
         return ctx.think(pieces or (), prompt, **asked)
 
     def _continue_text(self, text: str, prompt: CallConfig, ctx: Context, asked: TrajectoryOptions) -> Trajectory:
-        """Ask for the next piece of a text."""
+        """Request the next piece of a text from the model."""
         asked["stop"], asked["chat"] = prompt.stop or ("\n",), (chat := ctx.brief.task.chat())
         if chat:
             asked["begin"] = text
@@ -138,22 +138,22 @@ class ToolConversation:
         return Turn(line.text, tuple(calls))
 
     def are_same(self, one: Turn, other: Turn) -> bool:
-        """Whether two turns do the same: equal calls in order, or the same text where neither calls anything."""
+        """Return whether two turns are equal: the same calls in the same order, or the same text without calls."""
         if not one.calls and not other.calls and self.functions:
-            return True  # both answer, and whose answer counts is known
+            return True  # Both turns are answers, and it is known which answer counts.
         if not one.calls or not other.calls or any(call.wrong for call in (*one.calls, *other.calls)):
             return one.text == other.text and one.ended == other.ended
         return list(map(self._key, one.calls)) == list(map(self._key, other.calls))
 
     def is_free_of_effects(self, turn: Turn) -> bool:
-        """Whether the calls of a turn may be discarded after they ran: their tools have no side effects or approval."""
+        """Return whether the results of a turn's calls may be discarded: no tool has side effects or needs approval."""
         known = {tool.name: tool for tool in self.ctx.brief.tools}
         specs = [known.get(call.name) for call in turn.calls]
         return all(spec is not None and not spec.side_effects and not spec.approve for spec in specs)
 
     async def observe(self, turn: Turn, ctx: Context | None = None) -> Turn:
-        """Make the calls of a turn, and return it with their results. A call that changes nothing is made once, until
-        one is made that may change something."""
+        """Make the calls of a turn and return the turn with their results. A call without side effects is made once and
+        reused until a call with side effects."""
         ctx = ctx or self.ctx
         run = [call for call in turn.calls if call.id and call.name not in self.hidden][: self.options.max_branches]
         free = self.is_free_of_effects(turn)
@@ -171,8 +171,8 @@ class ToolConversation:
     async def _call(
         self, ctx: Context, made: dict[str, CallHandle], asked: Mapping[str, CallRequest]
     ) -> dict[str, CallHandle]:
-        """Return ended calls: known, running and new ones. A call of another line that
-        failed, or was given up with that line, is made again."""
+        """Return the ended calls, after waiting for running and new calls. A call of another trajectory that failed or
+        was cancelled is made again."""
         own = {key for key in asked if key not in made or (made[key].ended and not made[key].done)}
         made |= {key: ctx.call(call.name, **call.arguments) for key, call in asked.items() if key in own}
         used = {key: made[key] for key in asked}
@@ -224,7 +224,7 @@ class ToolConversation:
 
     @property
     def _first_call_number(self) -> int:
-        """Number of the first call."""
+        """Number of the first call in the conversation."""
         return 1 + sum(len(message.tool_calls) for message in self.ctx.brief.request.messages)
 
     def _render_turn(self, turn: Turn, first: int) -> list[Message]:
@@ -256,7 +256,7 @@ class ToolConversation:
 
 
 def render_call(call: CallHandle) -> str:
-    """Return the text of an ended call for the model."""
+    """Return an ended call's result as text for the model."""
     if call.done:
         return as_text(call.value)
     error = call.error

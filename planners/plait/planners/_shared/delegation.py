@@ -1,4 +1,4 @@
-"""Plans of one planner within another's run: their steps expand with the planner that made them."""
+"""Delegation: steps of a planner's plan within another planner's run expand with the planner that made them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def delegated_reader(step: Step, brief: PlanningContext) -> Reader | None:
 
 
 class _OwnedReader:
-    """Reads a step with its planner's own reader."""
+    """Reads a step with the reader of the planner that made the step."""
 
     def __init__(self, reader: Reader, owner: Plugin) -> None:
         self.reader, self.owner = reader, owner
@@ -58,7 +58,7 @@ class _OwnedReader:
 
 
 class _OwnedJoinReader(_OwnedReader):
-    """The same for a join whose branches are read."""
+    """Reads a join and its branches with the reader of the planner that made the join."""
 
     def merged(self, result: Result, branches: Sequence[Branch]) -> Plan | None:
         """Return the reader's last patch."""

@@ -1,4 +1,4 @@
-"""Drafts of an answer for a model to read: ranked, cut to a number of tokens, with a count of their answers.
+"""Drafts of an answer for a prompt: ranked, cut to a number of tokens, with a count of their answers.
 
 The drafts are the records of the merge `synthesis-drafts`.
 """
@@ -16,7 +16,7 @@ from plait.core.values import as_text
 from .steps import strip_reasoning
 
 SHORT = 80
-"""Most characters of an answer that is counted: longer ones are prose, and never the same."""
+"""Maximum length of an answer that is counted, in characters. Longer answers are prose and never equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Draft:
 
     @property
     def claim(self) -> str | None:
-        """The answer in a few words, or `None` if it has none or is prose."""
+        """The draft's short answer, or `None` if it has no answer or the answer is prose."""
         text = None if self.answer is None else as_text(self.answer)
         return text if text is not None and len(text) <= SHORT and "\n" not in text else None
 
@@ -64,13 +64,13 @@ def read_drafts(result: Result) -> list[Draft]:
 
 
 def find_verified(drafts: Sequence[Draft]) -> Draft | None:
-    """Return the first draft whose answer the task's verifier has found right."""
+    """Return the first draft with a verified answer."""
     return next((draft for draft in drafts if draft.verified), None)
 
 
 def rank_drafts(drafts: Sequence[Draft]) -> list[Draft]:
-    """Return the drafts, best first: verified before unjudged before found wrong, then by how many drafts give the same
-    answer, then by mean log-probability, then finished before cut off, then in order."""
+    """Return the drafts, best first. The sort keys are: verified, unjudged, wrong; number of drafts with the same
+    answer; mean log-probability; finished before cut off; order."""
     votes = _count_votes(drafts)
 
     def key(draft: Draft) -> tuple[int, int, float, bool]:
@@ -82,8 +82,8 @@ def rank_drafts(drafts: Sequence[Draft]) -> list[Draft]:
 
 
 def format_histogram(drafts: Sequence[Draft]) -> str:
-    """Return the answers with how many drafts give each, most frequent first, as one line; empty if none is short
-    enough to be counted. A summary can lose the answer of a minority; this line does not."""
+    """Return one line with each answer and its number of drafts, most frequent first; empty if no answer is short
+    enough to count. A summary can lose a minority's answer; this line does not."""
     votes: dict[str, list[Draft]] = {}
     for draft in drafts:
         if draft.key is not None and draft.claim is not None:
@@ -100,11 +100,11 @@ def format_histogram(drafts: Sequence[Draft]) -> str:
 
 
 def render_block(drafts: Sequence[Draft], most: int | None, what: str = "Draft") -> str:
-    """Return drafts under headings, numbered from 1, at most `max_branches` tokens of their text in all (`None`: all of
-    it).
+    """Return the drafts under headings, numbered from 1, with at most `max_branches` tokens of text in total (`None`:
+    no limit).
 
-    Short drafts are kept whole, and the others share the rest evenly. Of a longer draft the end is kept, where the
-    conclusion stands. Tokens are the engine's count, spread evenly over the characters.
+    Short drafts are kept whole; the others share the remaining tokens evenly. Long drafts keep their tail, which holds
+    the conclusion. The engine's token count is spread evenly over the characters.
     """
     parts: list[str] = []
     for i, (draft, text) in enumerate(zip(drafts, render_drafts(drafts, most), strict=True), 1):
@@ -114,7 +114,7 @@ def render_block(drafts: Sequence[Draft], most: int | None, what: str = "Draft")
 
 
 def render_drafts(drafts: Sequence[Draft], most: int | None) -> list[str]:
-    """Return the drafts' texts as in `block`."""
+    """Return the drafts' texts, cut as in `block`."""
     texts = [strip_reasoning(draft.text).strip() or draft.text.strip() for draft in drafts]
     if most is None:
         return texts
@@ -136,15 +136,15 @@ def _count_votes(drafts: Sequence[Draft]) -> dict[str, int]:
 
 
 def _count_tokens(draft: Draft, text: str) -> int:
-    """Return the tokens of what is shown of a draft; four characters a token if uncounted."""
+    """Return the number of tokens in the shown part of a draft, estimated as four characters a token if unknown."""
     if draft.tokens > 0 and draft.text:
         return max(1, round(draft.tokens * len(text) / len(draft.text)))
     return (len(text) + 3) // 4
 
 
 def _split_tokens(wanted: Sequence[int], most: int) -> list[int]:
-    """Return each draft's token limit, `max_branches` in all: small drafts whole, the others an even
-    share."""
+    """Return each draft's token limit; the sum is `max_branches`. Small drafts are kept whole; the others get equal
+    shares."""
     shares = [0] * len(wanted)
     left, waiting = most, len(wanted)
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):

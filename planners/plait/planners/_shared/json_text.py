@@ -1,4 +1,4 @@
-"""JSON out of a model's text: between other words, in a code fence, after its reasoning, with the usual slips."""
+"""Read JSON from a model's text: inside prose or a code fence, after reasoning, with the usual syntax errors."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pydantic import JsonValue
 from .steps import strip_reasoning
 
 MAX_CHARS = 60_000
-"""Characters of a text that are looked at."""
+"""Maximum number of characters that are searched."""
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 _MAX_DEPTH = 24
 _MAX_REPAIRED, _MAX_QUOTES = 8_000, 400
-"""Characters and quotes of a text that is repaired: the time of that grows with the square of the quotes."""
+"""Maximum number of characters and quotes of a text to repair: repair time grows with the square of the quotes."""
 _FENCE = re.compile(r"```[ \t]*(?:json|JSON)?[ \t]*\n?(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def read_object(text: str) -> JsonValue:
     """Return the JSON object in a text, or `None` if none can be parsed.
 
-    Commas too many or missing, other quotes, comments and a text that was cut off are forgiven (json_repair). What the
-    text says is never evaluated; nesting deeper than a few dozen levels is no object.
+    It repairs extra or missing commas, other quotes, comments and truncated text (json_repair). It never evaluates the
+    text, and rejects nesting deeper than a few dozen levels.
     """
     text = strip_reasoning(text[:MAX_CHARS])
     fenced = [block[1] for block in _FENCE.finditer(text) if "{" in block[1]]
@@ -30,7 +30,7 @@ def read_object(text: str) -> JsonValue:
         start, end = candidate.find("{"), candidate.rfind("}")
         if start < 0:
             continue
-        open_ended = end <= start or '"' in candidate[end:]  # that brace was inside a string: it was cut off later
+        open_ended = end <= start or '"' in candidate[end:]  # The brace was inside a string of truncated text.
         value = _load_json(candidate[start:] if open_ended else candidate[start : end + 1])
         if isinstance(value, dict):
             return value
@@ -41,24 +41,23 @@ def _load_json(text: str) -> JsonValue:
     if _is_too_deep(text):
         return None
     try:
-        return _DECODER.raw_decode(text)[0]  # whatever follows the object
+        return _DECODER.raw_decode(text)[0]  # ignores the text after the object
     except (ValueError, RecursionError):
         pass
     if len(text) > _MAX_REPAIRED or text.count('"') + text.count("'") > _MAX_QUOTES:
         return None
-    import json_repair  # takes a while to load, and most texts do not need it
+    import json_repair  # imported here: it loads slowly, and most texts need no repair
 
     try:
         value = json_repair.loads(text)
-        json.dumps(value, allow_nan=False)  # it must be JSON all through
-    except Exception:  # a library that guesses: whatever it stumbles over is no JSON
+        json.dumps(value, allow_nan=False)  # the whole text must be JSON
+    except Exception:  # The library guesses, so any error means that the text is not JSON.
         return None
     return value  # pyright: ignore[reportReturnType]
 
 
 def _is_too_deep(text: str) -> bool:
-    """Whether brackets outside strings nest deeper than any answer needs: a parser's stack, or its time, would
-    suffer."""
+    """Return whether brackets outside strings nest too deeply, which would cost a parser too much stack or time."""
     depth = 0
     inside = escaped = False
     for char in text:

@@ -1,4 +1,4 @@
-"""Steps that several planners make alike: one call of a model, and the single call to fall back on."""
+"""Steps that several planners share: one model call, and the single fallback call."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Asker:
     """Makes the model calls of one planner for one request."""
 
     planner: str
-    """Its name: part of every seed."""
+    """The planner's name, which is part of every seed."""
     brief: PlanningContext
 
     @property
     def question(self) -> str:
-        """The request as its task puts it to a model."""
+        """The request in the form of its task's prompt."""
         return self.brief.task.render()
 
     def step(
@@ -62,14 +62,14 @@ class Asker:
         return call_model(self.brief, self.planner, name, pieces, prompt, **options)
 
     def direct(self, prompt: CallConfig, note: str) -> Plan:
-        """Return the request as one call of the model; `note` says in the answer's `why` how it came to that."""
+        """Return the request as one model call; `note` explains the fallback in the answer's `why`."""
         call = self.step(DIRECT, prompt.parts("{question}", question=self.question), prompt, label="one call")
         return Plan(steps=(call, through(ALONE, DIRECT, note)), output=ALONE)
 
 
 def direct_fallback_join(branch: str) -> Step:
-    """Return the join `answer`, which passes a step's value on and expands even if that step failed: its reader
-    (`instead`) then plans the one call."""
+    """Return the join `answer`, which passes a step's value on. It expands even if that step failed: its reader
+    (`instead`) then plans the single call."""
     return through(ANSWER, branch, expands=True, allow_failure=True, role=ANSWER)
 
 
@@ -85,31 +85,31 @@ def fallback_reader(asker: Asker, prompt: CallConfig) -> OnResult:
 
 
 def strip_reasoning(text: str) -> str:
-    """Return a model's text without the reasoning block before it, also where the template had opened the block. A
-    block that was cut off hides everything."""
+    """Return a model's text without its leading reasoning block, even if the chat template opened the block. The result
+    is empty if the block was cut off."""
     return split_reasoning(text)[1]
 
 
 def shorten(text: str, most: int = 60) -> str:
-    """Return a text on one line, cut to `max_branches` characters: for labels."""
+    """Return a text as one line for labels, cut to `max_branches` characters."""
     text = " ".join(text[: 4 * most].split())
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def trajectory_code(seed: int, index: int, n: int) -> float:
-    """Return the code of line `index` of `n` (from 1): `Sampling.arithmetic`, in [0, 1).
+    """Return the arithmetic sampling code (`Sampling.arithmetic`, in [0, 1)) of trajectory `index` (from 1) of `n`.
 
-    The codes are u, u + 1/n, u + 2/n, … modulo 1 with u made of the seed (arXiv 2210.15458, which divides by n + 1 and
-    so leaves a gap twice as wide as the others). The lines take them in an order whose every beginning is spread as
-    well: of 8 lines 0, 4, 2, 6, 1, 5, 3, 7 eighths. Neighbours say much the same, so in the plain order the first lines
-    of a vote that may end early would agree with one another and not with the rest.
+    The codes are u, u + 1/n, u + 2/n, … modulo 1 with u derived from the seed (arXiv 2210.15458 divides by n + 1, which
+    leaves one gap twice as wide as the others). The trajectories take the codes in an order whose every prefix is
+    spread evenly too: 0, 4, 2, 6, 1, 5, 3, 7 eighths for 8. Neighbouring codes give similar texts, so in plain order
+    the first trajectories of an early-stopped vote would agree with one another and not with the rest.
     """
     return (fraction(seed, "codes") + _van_der_corput_order(n)[index - 1] / n) % 1.0
 
 
 @lru_cache(maxsize=64)
 def _van_der_corput_order(n: int) -> tuple[int, ...]:
-    """Return 0 … n - 1 in the order of van der Corput's sequence, which turns a number's bits round."""
+    """Return 0 … n - 1 in the order of van der Corput's sequence, which reverses a number's bits."""
     bits = (n - 1).bit_length()
     turned = (int(f"{i:0{bits}b}"[::-1], 2) if bits else 0 for i in range(1 << bits))
     return tuple(place for place in turned if place < n)

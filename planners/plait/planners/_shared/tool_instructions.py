@@ -25,13 +25,13 @@ REPAIR = {
 
 
 def to_functions(tools: Iterable[ToolSpec]) -> tuple[Function, ...]:
-    """Return tools as a model is offered them that may call functions by itself."""
+    """Return tools as function definitions for a model with native function calls."""
     return tuple(Function(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools)
 
 
 def build_instructions(functions: Sequence[Function], dialect: Dialect) -> str:
-    """Return a model's instructions: its functions and how to call them. A server that takes functions gets them once,
-    as functions (`without_words`)."""
+    """Return a model's instructions: its functions and how to call them. Servers with native functions get them only as
+    functions (`without_words`)."""
     if dialect == "native":
         return _NATIVE.format(functions=describe_functions(functions))
     return _ACTION.format(functions=list_functions(functions))

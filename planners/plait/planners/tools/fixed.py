@@ -1,4 +1,4 @@
-"""Planner `fixed`: a plan written by a person, from a file or inline."""
+"""Planner `fixed`: run a hand-written plan from a file or an option."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Fixed(Planner):
     """Run the plan given by `path` or `graph` (one of them).
 
     Inside the `op` of a step, `{{request}}` in a string becomes the request's text and `{{prompt}}` the task's prompt.
-    They are put in once and not read again. It is no published method, so it has no differences;
-    the defaults are those of `Step` and `Sampling`.
+    They are filled in once and not parsed again. The planner is not a published method and has no differences; the
+    defaults are those of `Step` and `Sampling`.
     """
 
     path: Annotated[str | None, ServerFile()] = Field(
@@ -83,7 +83,7 @@ class Fixed(Planner):
 
 
 def _first(error: ValidationError) -> str:
-    """Say where the first mistake is, and what it is."""
+    """Return the first mistake and its place as text."""
     details = error.errors(include_url=False)
     place = "$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in details[0]["loc"])
     more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""

@@ -1,4 +1,4 @@
-"""Planner `adaptive`: a few probes first, then as many samples as an allocation finds worth it, and a vote over all."""
+"""Planner `adaptive`: run a few probes, then as many samples as an allocation finds worthwhile, and vote over all."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["Adaptive"]
 
 
 class Adaptive(Flow):
-    """Samples of one prompt, their number decided after `n` of them: for a vote by how clearly the first answer
-    leads, and again when more have ended; with `merge=best-of` and a verifier as in TTSPM (arXiv 2505.20522).
+    """Samples one prompt and decides the number of samples after `n` probes. For a vote the lead of the first answer
+    decides, again after further samples; with `merge=best-of` and a verifier, TTSPM decides (arXiv 2505.20522).
 
-    The probes vote too. The allocation keeps within the run's token budget and is asked again, up to `rounds` times,
-    where it wants to be. Failed samples are left out of the vote; the run fails only if all of them do. The codes of
-    arithmetic sampling are those of `max_branches` samples in an order whose every beginning is spread, so the probes
-    and each round after them are spread among all that were drawn before; an allocation takes samples for independent,
-    and spread ones disagree more, so it ends a little later.
+    The probes vote too. The allocation stays within the run's token budget and runs again on its request, up to
+    `rounds` times. Failed samples are left out of the vote; the run fails only if all samples fail. The codes of
+    arithmetic sampling are those of `max_branches` samples, in an order whose every prefix is spread evenly. So the
+    probes and each later round are spread among all earlier samples. The allocation assumes independent samples; spread
+    samples disagree more, so it ends a little later.
 
-    Differs from the paper, which fits one success rate to a data set: here the rate is that of this request. Defaults:
-    4 probes, 32 samples at most, temperature 1, a majority vote. With these a vote loses less than a point to that of
-    all 32 samples, whether wrong answers scatter or repeat; four equal answers end it, and where they scatter most of
-    the 32 are drawn.
+    Differs from the paper, which fits one success rate to a data set: here the rate is estimated for each request.
+    Defaults: 4 probes, at most 32 samples, temperature 1, a majority vote. With these defaults a vote loses less than a
+    point against all 32 samples, whether wrong answers scatter or repeat. Four equal answers end it; if answers
+    scatter, most of the 32 samples are drawn.
     """
 
     fidelity = Fidelity("variant", "the rate is that of the request, not of a data set", paper="2505.20522")
@@ -57,12 +57,12 @@ class Adaptive(Flow):
         return max(self.n, self.max_branches)
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Sample the probes, ask the allocation, sample what it says until it wants no more, and vote over all."""
+        """Sample the probes, add samples until the allocation requests no more, and vote over all samples."""
         samples = [self._sample(ctx, i, BranchSpec()) for i in range(1, min(self.n, self.max_branches) + 1)]
         merge = ctx.brief.plugin("merge", self.merge) if ctx.brief.plugins is not None else None
         vote = not (isinstance(merge, Merge) and merge.verifies)
         options: dict[str, JsonValue] = {"max_branches": self.max_branches, "vote": vote, **self.allocate.options}
-        # An allocation beyond the budget would be cut in the middle of its samples.
+        # The budget would end an allocation beyond it in the middle of its samples.
         if ctx.brief.request.budget.tokens is not None:
             options.setdefault("most_tokens", ctx.brief.request.budget.tokens)
         name = self.allocate.name
@@ -72,7 +72,7 @@ class Adaptive(Flow):
             verdict = await ctx.join(samples, allocate, on_failure="any-end", name=step, label=name)
             if all(
                 map(_ended_in_thoughts, samples)
-            ):  # more of the same would be too: the vote says which limit to raise
+            ):  # Further samples would be cut off too: the vote reports which limit to raise.
                 break
             try:
                 allocation = Allocation.model_validate(verdict.value)
@@ -104,5 +104,5 @@ class Adaptive(Flow):
 
 
 def _ended_in_thoughts(sample: Trajectory) -> bool:
-    """Whether a sample ended within its thoughts."""
+    """Return whether a sample ended inside its reasoning."""
     return isinstance(sample.error, StepFailed) and sample.error.failure.kind == "CutInThoughts"

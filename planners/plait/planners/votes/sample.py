@@ -1,4 +1,4 @@
-"""Planner `sample`: n independent samples of one prompt, and a merge that makes one answer of them."""
+"""Planner `sample`: draw n independent samples of one prompt, and merge them into one answer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Sample"]
 class Sample(Planner):
     """Self-consistency (Wang et al., arXiv 2203.11171) with `merge="majority"`, best-of-n with `merge="best-of"`.
 
-    Samples that fail are left out of the vote; the run fails only if all of them do. Each is a model call of its own,
-    so that each can be stopped alone. `n=auto`: as many as end within the run's `seconds`, by what `plait simulate
-    calibrate` has found.
+    Failed samples are left out of the vote; the run fails only if all samples fail. Each sample is a separate model
+    call, so that each can be stopped alone. `n=auto` takes as many samples as end within the run's `seconds`, according
+    to `plait simulate calibrate`.
 
-    Differs from the paper: answers are compared as the task canonicalises them, a tie has a rule, and the vote can end
-    as soon as what is outstanding cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.
+    Differs from the paper: answers are compared in the task's canonical form, ties have a rule, and the vote can end as
+    soon as the outstanding samples cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.
     """
 
     fidelity = Fidelity(

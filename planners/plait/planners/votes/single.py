@@ -1,4 +1,4 @@
-"""Planner `single`: one model call, one line of reasoning. The baseline of everything else."""
+"""Planner `single`: one model call. It is the baseline of all other planners."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Single"]
 
 
 class Single(Planner):
-    """Put the task to the model once and take what it writes.
+    """Calls the model once with the task's prompt and returns its text.
 
-    No published method: the baseline of the others. Defaults: the model's own temperature, 512 tokens.
+    Not a published method, but the baseline of the other planners. Defaults: the model's own temperature, 512 tokens.
     """
 
     answer: Annotated[CallConfig, Uses("question")] = Field(

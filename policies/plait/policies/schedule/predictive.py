@@ -1,5 +1,4 @@
-"""Policy `predictive`: send each step to the worker with the earliest predicted end, even if it must wait for a
-slot."""
+"""Policy `predictive`: send a step to the worker that is predicted to end it first, even if it waits for a slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planner `route`: tries a request with a few probes, and continues as their answers suggest."""
+"""Planner `route`: run a few probes of a request, and choose the strategy from their answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Route"]
 
 
 class Route(RouteOptions):
-    """Chooses how to solve a request, and says in `why` what it chose and for which reason.
+    """Chooses a strategy for a request, and reports the choice and its reason in `why`.
 
     `probe-1` … `probe-n` try the request. The first rule whose condition holds decides:
 
@@ -34,11 +34,11 @@ class Route(RouteOptions):
     | few tokens, and a strong model | it refines its best probe | sequential |
     | otherwise | samples, until the first answer leads surely | vote |
 
-    Adaptive-Consistency (arXiv 2305.11860) says when an answer leads surely, TTSPM (arXiv 2505.20522) how many samples
-    a verifier needs. Differs from all that is published: findings on serial against parallel reasoning contradict one
-    another, so the order of the rules is our reading.
+    Adaptive-Consistency (arXiv 2305.11860) decides when an answer leads surely; TTSPM (arXiv 2505.20522) sets the
+    number of samples with a verifier. Differs from published methods: findings on serial against parallel reasoning
+    contradict one another, so the order of the rules is our choice.
 
-    Defaults: 4 probes (the fewest that can agree surely), temperature 0.8, 16 samples at most.
+    Defaults: 4 probes (the smallest number that can agree surely), temperature 0.8, at most 16 samples.
     """
 
     fidelity = Fidelity("idea", "the order of the rules is ours")
@@ -49,9 +49,9 @@ class Route(RouteOptions):
         return self
 
     def start(self, brief: PlanningContext) -> Plan:
-        """Return the plan of the probes, or the extraction for a prompt with several pieces."""
+        """Return the plan of the probes, or the extraction plan for a prompt with several pieces."""
         return Probes(self, brief).start()
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
-        """Return a reader of the probes, or of a step of what was chosen."""
+        """Return the reader of the probes, or of a step of the chosen strategy."""
         return delegated_reader(step, brief) or Probes(self, brief).reader(step) or super().reader(step, brief)

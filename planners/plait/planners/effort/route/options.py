@@ -16,7 +16,7 @@ from plait.core.vocabulary import Confidence, MaxBranches, N, OnePlugin
 __all__ = ["ALL", "PIECES", "REFINE", "THREADS", "RouteOptions"]
 
 PIECES, REFINE, THREADS = "decompose", "refine", "threads"
-"""The planners that probes may lead to."""
+"""The planners that the probes' rules may choose."""
 ALL = tuple(Plugin(name=name) for name in (PIECES, REFINE, THREADS))
 
 
@@ -48,7 +48,7 @@ class RouteOptions(Planner):
     @model_validator(mode="before")
     @classmethod
     def _by_probes(cls, given: object) -> object:
-        """Name the planners that took over the other criteria."""
+        """Reject removed criteria with the name of the planner that replaces each."""
         if isinstance(given, dict) and (criterion := given.get("criterion")) in ("features", "record"):
             raise PluginError(
                 f"`route` decides by probes: write route-{criterion} in place of route:criterion={criterion}"

@@ -1,4 +1,4 @@
-"""A few probes first, then the way of solving that their answers speak for (`rules.py`)."""
+"""Run a few probes, then the strategy that the rules (`rules.py`) choose from their answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .rules import BudgetFacts, Signs, decide
 
 
 def check_options(options: RouteOptions) -> None:
-    """Refuse an option or dialect of the planners that probes may lead to before the probes are paid for."""
+    """Reject invalid options or dialects of the planners that the rules may choose, before any probe runs."""
     for spec in options.planners:
         match spec.name:
             case "decompose":
@@ -32,14 +32,14 @@ def check_options(options: RouteOptions) -> None:
 
 
 class Probes:
-    """Plans the probes of one request, and what follows from them."""
+    """Plans the probes of one request, and the strategy that their answers select."""
 
     def __init__(self, options: RouteOptions, brief: PlanningContext) -> None:
         self._options, self._asker, self._brief = options, Asker("route", brief), brief
         self._into = {spec.name: spec for spec in options.planners or ALL}
 
     def start(self) -> Plan:
-        """Return the extraction for a prompt with signs of several pieces, else the probes."""
+        """Return the extraction plan for a prompt with signs of several pieces, else the plan of the probes."""
         if PIECES in self._into and self._brief.task.chat() and find_signals(self._brief.request.text):
             extract = self._build_decompose().extraction(self._asker, expands=True)
             end = through("answer", "extract", expands=True, allow_failure=True, role="answer")
@@ -47,7 +47,7 @@ class Probes:
         return self._probe()
 
     def reader(self, step: Step) -> Reader | None:
-        """Return a reader of the extraction or of the probes; `None` for other steps."""
+        """Return the reader of the extraction or of the probes, or `None` for other steps."""
         match step.role:
             case "extract":
                 return OnResult(self._read_extraction)
@@ -75,7 +75,7 @@ class Probes:
         return Plan(steps=(*map(self._sample, names), join), output="probes")
 
     def decide(self, result: Result) -> Plan:
-        """Return the plan of the rule that the probes meet."""
+        """Return the plan of the first rule that the probes meet."""
         options, asker = self._options, self._asker
         drafts = read_drafts(result)
         budget = self._brief.request.budget
@@ -112,7 +112,7 @@ class Probes:
         return _with_note(plan, f"{choice}: {reason}{unable}")
 
     def _plan_threads(self) -> tuple[Plan | None, str]:
-        """Return the plan of the planner `threads`, or why the dialect cannot put this request."""
+        """Return the plan of the planner `threads`, or the reason why the dialect cannot express this request."""
         threads = _build_threads(self._into.get(THREADS), self._brief)
         if threads is None:
             return None, ""
@@ -123,7 +123,7 @@ class Probes:
         return mark_owner(plan, threads), ""
 
     def _plan_more_samples(self, drafts: list[Draft], count: int, merge: str) -> Plan:
-        """Return more samples, and the join of all."""
+        """Return a plan of more samples and the join of all samples."""
         names = tuple(f"sample-{i}" for i in range(1, count + 1))
         needs = (*(draft.name for draft in drafts), *names)
         op = Join(merge=Plugin(name=merge), on_failure="best-effort", early=True)
@@ -144,11 +144,11 @@ class Probes:
 
 
 def _build_refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None, whole: bool = False) -> Refine:
-    """Return the planner `refine` as probes lead to it: with the rounds of its own that `spec` names, unless it is to
-    read all drafts at once (`whole`)."""
+    """Return the planner `refine` for the probes' drafts. It has the rounds of `spec` if `spec` sets them, unless one
+    call reads all drafts (`whole`)."""
     chosen = dict(spec.options) if spec is not None else {}
     given: dict[str, object] = {
-        # all drafts as they are, so that it is one call and not a summary first
+        # The drafts stay unchanged, so that one call suffices, without a summary.
         "distiller": "shared-top-k",
         "max_prompt_items": options.max_branches,
         "summary": {"max_tokens": options.answer.max_tokens or 4096},
@@ -159,8 +159,8 @@ def _build_refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin |
 
 
 def _build_threads(spec: Plugin | None, brief: PlanningContext) -> Plugin | None:
-    """Return the planner `threads` with its dialect: the one that is named, or that of the task's name, where the task
-    has prompts for threads, which are for models that were trained to spawn them. Else `None`."""
+    """Return the planner `threads` with the dialect of `spec`, or with the dialect of the task's name if the task has
+    prompts for threads, which are for models trained to spawn them. Return `None` otherwise."""
     if spec is None or "dialect" in spec.options:
         return spec
     task, name = brief.task, brief.request.task.name
@@ -170,6 +170,6 @@ def _build_threads(spec: Plugin | None, brief: PlanningContext) -> Plugin | None
 
 
 def _with_note(plan: Plan, note: str) -> Plan:
-    """Return a plan whose answer says why it was chosen."""
+    """Return a plan whose answer reports the reason for its choice."""
     assert plan.output is not None
     return Plan(steps=(*plan.steps, through("chosen", plan.output, note)), output="chosen")

@@ -1,8 +1,8 @@
-"""The decision list of `route`: which way of solving follows from the answers of a few probes.
+"""The decision list of `route`: it chooses a strategy from the answers of a few probes.
 
 Sources: Adaptive-Consistency (arXiv 2305.11860) for agreement; the saturation model of test-time scaling (arXiv
 2505.20522) for the number of samples with a verifier. The literature on serial against parallel reasoning contradicts
-itself, so the order of the rules is our reading.
+itself, so the order of the rules is our choice.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from plait.core.sampling_theory import beta_mean, branches_needed, majority_prob
 from ..._shared.drafts import Draft
 
 RATE = 20.0
-"""Tokens a second of one line of generation: a time limit is short if it has no room for three calls."""
+"""Assumed tokens a second of one trajectory: a time limit is short if three calls do not fit."""
 THREADS_FROM = 4096
-"""Tokens that must be left for threads: below about one context's worth they cost more than they bring."""
+"""Minimum number of remaining tokens for threads: below about one context they cost more than they gain."""
 GAIN = 0.01
-"""With a verifier: gain of one more sample below which there are enough."""
+"""With a verifier: sampling ends when one more sample would gain less than this."""
 
 Choice = Literal["probes", "vote", "best-of", "threads", "serial", "refine", "sequential"]
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetFacts:
-    """The budget that is left, and facts about the model."""
+    """The remaining budget, and facts about the model."""
 
     tokens: int | None = None
     """Tokens that may still be generated; `None`: no limit."""
     seconds: float | None = None
     """Seconds of the whole run; `None`: no limit."""
     call_tokens: int = 1024
-    """Most tokens of one more call."""
+    """Token limit of one more call."""
     most: int = 16
-    """Most samples, probes included."""
+    """Maximum number of samples, probes included."""
     words: bool = True
-    """Whether the model can refine: it follows instructions, not only the prompts of its training."""
+    """Whether the model can refine: it follows general instructions, not only the prompts of its training."""
     refinements: int = 0
-    """Rounds in which the model refines one attempt: 0 for one that gains nothing from reading its own attempts."""
+    """Number of rounds in which the model refines one attempt; 0 if it gains nothing from reading its own attempts."""
     threads: bool = False
-    """The model can spawn threads."""
+    """Whether the model can spawn threads."""
     confidence: float = 0.95
-    """Probability at which the first answer leads surely."""
+    """Probability from which the first answer's lead counts as sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +53,18 @@ class Signs:
 
     probes: int
     answers: int
-    """Probes with a short answer, which can be counted."""
+    """Number of probes with a short answer that can be counted."""
     first: int
     """Votes for the most frequent answer."""
     second: int
     right: bool
-    """One was verified."""
+    """Whether an answer was verified."""
     judged: bool
-    """The task has a verifier that can tell."""
+    """Whether the task has a verifier that can judge the answers."""
 
     @classmethod
     def of(cls, drafts: Sequence[Draft], verifier: bool = False) -> Signs:
-        """Count the answers of probes. `verifier`: the task has one, even if no probe gave it an answer to judge."""
+        """Count the answers of probes. `verifier`: the task has a verifier, even if there is no answer to judge."""
         votes: dict[str, int] = {}
         for draft in drafts:
             if draft.key is not None and draft.claim is not None:
@@ -80,12 +80,12 @@ Way = tuple[Choice, int, str]
 
 
 def decide(signs: Signs, limits: BudgetFacts) -> Way:
-    """Return the next step: that of the first rule that holds."""
+    """Return the next step of the first rule that holds."""
     return next(ways(signs, limits))
 
 
 def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
-    """Yield the ways whose rules hold, in the order of the rules."""
+    """Yield the next steps of the rules that hold, in the order of the rules."""
     counts = f"{signs.first} of {signs.probes} probes agree"
     if signs.right:
         yield "probes", 0, "a probe is verified"
@@ -120,7 +120,7 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
         yield "serial", 1, f"all {signs.answers} answers differ: one deep attempt, not more of the same"
     if strong and limits.tokens is not None and affordable < limits.most - signs.probes:
         yield "sequential", _rounds(limits), "few tokens are left, and the model is strong"
-    # A vote needs a clear lead; how many samples would contain a right answer says nothing about that.
+    # A vote needs a clear lead. The number of samples until one is right does not predict a lead.
     wanted = votes_needed(signs.first, signs.second, limits.confidence, limits.most) - signs.first - signs.second
     more = max(0, min(wanted, affordable))
     if more == 0:
@@ -131,7 +131,7 @@ def ways(signs: Signs, limits: BudgetFacts) -> Iterator[Way]:
 
 
 def _is_short(limits: BudgetFacts) -> bool:
-    """Whether there is time for one more call only."""
+    """Return whether the time suffices for only one more call."""
     return limits.seconds is not None and limits.seconds * RATE < 3 * limits.call_tokens
 
 

@@ -23,7 +23,7 @@ next step. {end}{give_up}
 
 
 def tool_instructions(tools: Sequence[ToolSpec], until: str = "", give_up: str = "") -> str:
-    """Return a model's instructions before the question: its tools, and how a path ends."""
+    """Return a model's instructions before the question: its tools, and the way to end a path."""
     end = f"When the task is done, write the answer with the word `{until}` in it, without a call." if until else ""
     end = end or "When the task is done, write the answer without a call."
     dead = f" If this way cannot lead there, write `{give_up}`." if give_up else ""
@@ -31,8 +31,8 @@ def tool_instructions(tools: Sequence[ToolSpec], until: str = "", give_up: str =
 
 
 class Calls:
-    """Makes the tool calls that nodes ask for. A reading call is made once a run, for all nodes. `drop` cancels
-    what the tree has given up, before a call with side effects is made."""
+    """Makes the tool calls of nodes. A read-only call is made once a run, for all nodes. `drop` cancels the pruned
+    branches before a call with side effects is made."""
 
     def __init__(self, ctx: Context, tree: SearchTree, drop: Callable[[], None]) -> None:
         self._ctx, self._tree, self._drop = ctx, tree, drop
@@ -40,7 +40,7 @@ class Calls:
         self._made: dict[str, CallHandle] = {}
 
     async def make(self, node: SearchNode) -> None:
-        """Make the call that a node's step ends in, and set what the model sees of it. Errors are observations."""
+        """Make the call at the end of a node's step, and set the observation for the model. Errors are observations."""
         asked = _last_call(node.step)
         if asked is None:
             return
@@ -57,11 +57,11 @@ class Calls:
         spec = self._tools.get(name)
         if spec is None:
             return f"there is no tool {name!r}: there are {', '.join(sorted(self._tools)) or 'none'}"
-        # Its effect holds for the whole tree, so the branches that do not lead here are over.
+        # The call's side effect holds for the whole tree, so all other branches end.
         if spec.side_effects:
             self._tree.commit(node)
             self._drop()
-            self._made.clear()  # what was read before may have changed
+            self._made.clear()  # results of earlier read-only calls may be stale
         key = name + json.dumps(given, sort_keys=True)
         made = None if spec.side_effects else self._made.get(key)
         if made is None:
@@ -70,14 +70,14 @@ class Calls:
         try:
             return as_text(await made)
         except StepFailed as failed:
-            # Neither is the tool's fault: no node is left to read an observation.
+            # These errors do not come from the tool, and no node is left to read an observation.
             if node.outcome == "pruned" or failed.failure.kind == "BudgetExceeded":
                 raise
             return f"the call failed: {failed.failure.message}"
 
 
 def strip_call(step: str) -> str:
-    """Return a step without the call that it ends in: an argument ends no path, whatever it says.
+    """Return a step without the call at its end, so that no text in an argument can end a path.
 
     >>> strip_call('I sort it. <tool_call>{"name": "bash", "arguments": {"command": "for f in *; do rm $f; done"}}')
     'I sort it. '

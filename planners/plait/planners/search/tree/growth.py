@@ -1,4 +1,4 @@
-"""Grows the tree of one run: writes, merges and scores nodes, and asks the search who is next."""
+"""Grows the tree of one run: it writes, merges and scores nodes, and asks the search for the next node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .vote import choose
 
 
 class Growth:
-    """The tree of one run. `tree` and `counts` tell what became of it."""
+    """Grows the tree of one run. `tree` and `counts` have the outcome."""
 
     def __init__(self, options: TreeOptions, ctx: Context, question: str) -> None:
         self._options, self._ctx, self._question = options, ctx, question
@@ -34,18 +34,18 @@ class Growth:
         self._states: dict[str, SearchNode] = {"": self.tree.root}
         self._began = 0
         self._waiting: deque[Promise[None]] = deque()
-        """Those who found no node to grow."""
+        """Promises of the workers that wait for a node to grow."""
         self._over = ""
         self._trouble = ""
-        """Why the first unknown score is unknown, where that was said."""
+        """The error of the first failed scorer call; empty if there was none."""
         self.answers: list[SearchNode] = []
-        """Those found, in the order in which they came."""
+        """Answer nodes, in the order in which they ended."""
         self.counts = {"unknown": 0, "merged": 0, "dead": 0, "failed": 0}
         self._good = 0
-        """Answers that score at least the threshold."""
+        """Number of answers whose score reaches the threshold."""
 
     async def answer(self) -> Answerable:
-        """Grow until the search, a limit or the budget ends it; return the vote of the answers."""
+        """Grow the tree until the search, a limit or the budget ends it, and return the vote over the answers."""
         await self._ctx.race(self._work() for _ in range(self._options.n))
         choice = choose(self.answers, self._task, self._options.criterion)
         if choice is None:
@@ -63,11 +63,11 @@ class Growth:
         return f"{nodes} nodes{listed}, {deepest} deep; {self._over}{trouble}"
 
     async def _work(self) -> None:
-        """Take one node after another. Returns when the search is over, which ends the others."""
+        """Grow one node after another. Returns when the search is over, which ends the other workers."""
         while True:
             node = self._next()
             if node is not None:
-                self._wake()  # there may be another
+                self._wake()  # another node may be ready
                 await self._grow(node)
                 self._cancel_dropped()
                 self._wake()
@@ -80,8 +80,8 @@ class Growth:
                 return
 
     def _wake(self) -> None:
-        """Let one who waits for a node ask again; if it gets one, it wakes the next. Where one gets none, the others
-        would not either, and they may be many."""
+        """Wake one waiting worker. If it gets a node, it wakes the next worker. Otherwise no other worker would get one
+        either, so the many others stay asleep."""
         if self._waiting:
             self._waiting.popleft().settle()
 
@@ -95,7 +95,7 @@ class Growth:
         return self._frontier.take()
 
     async def _grow(self, parent: SearchNode) -> None:
-        """Give a node its next child, or its children, where a call writes several."""
+        """Give a node its next child, or several children if one call writes several."""
         if not self._lists:
             await self._grow_one(parent)
             return
@@ -118,13 +118,13 @@ class Growth:
             return
         child.step, child.tokens = line.text, line.tokens
         if told:
-            child.line = None  # what was said to it is not shown to its children
+            child.line = None  # its children's prompts omit the text that only this call had
         if self._frontier.reads_steps:
             self._wake()
         await self._settle_and_score(child, line.finished)
 
     async def _write_list(self, parent: SearchNode) -> list[SearchNode]:
-        """Have the model write a node's next steps, and return them as children."""
+        """Call the model for a node's next steps, and return them as children."""
         proposal = self._options.plan
         ask = self._frontier.say(parent) + proposal.text(LIST, width=str(self._width))
         pieces = [f"{self._question}\n{parent.text}{ask}"]
@@ -151,7 +151,7 @@ class Growth:
         return child
 
     def _write(self, parent: SearchNode, name: str, told: str) -> Trajectory:
-        """Ask for one step behind a node: token for token where the node's own call can be continued."""
+        """Request one step after a node, token for token if the node's own call can be continued."""
         prompt, options = self._options.step, self._call_options(name, "step")
         if self._calls is not None:
             options["stop"], options["form"] = (*prompt.stop, "</tool_call>"), None
@@ -160,7 +160,7 @@ class Growth:
         return self._ctx.think([self._question, parent.text + told], prompt, **options)
 
     def _call_options(self, name: str, label: str) -> TrajectoryOptions:
-        """Return the options of a step's call. Its seed is made of its name, which is its place in the tree."""
+        """Return the options of a step's call. Its seed depends on its name, which is its place in the tree."""
         seed = derive(self._ctx.brief.request.seed, "tree", name)
         options: TrajectoryOptions = {"name": name, "label": label, "seed": seed}
         if self._scorer.logprobs:
@@ -170,7 +170,7 @@ class Growth:
     # -- what became of a node ----------------------------------------------------------------------------------------
 
     async def _settle_and_score(self, node: SearchNode, finished: bool) -> None:
-        """Settle what a node is, score it, and tell the search. One that was given up meanwhile makes no call."""
+        """Set a node's outcome, score the node, and report it. A node that was pruned meanwhile makes no call."""
         if node.outcome == "pruned":
             self.done(node)
             return
@@ -217,7 +217,7 @@ class Growth:
         except StepFailed as failed:
             self._check_budget(failed)
             self._trouble = self._trouble or failed.failure.message
-        except Exception:  # whatever a third party's scorer does: the node's score is unknown
+        except Exception:  # A third-party scorer may raise anything; the node's score is then unknown.
             score = None
         self.counts["unknown"] += score is None
         return score
@@ -234,7 +234,7 @@ class Growth:
             self._over = "the budget is used up"
 
     def done(self, node: SearchNode) -> None:
-        """Tell the search of a node that has ended."""
+        """Report an ended node to the search."""
         self.tree.pending.pop(node, None)
         if node.outcome in ("merged", "dead"):
             self.counts[node.outcome] += 1
@@ -246,7 +246,7 @@ class Growth:
             self._over = f"{self._enough} answer{'s are' if self._enough > 1 else ' is'} enough"
 
     def _cancel_dropped(self) -> None:
-        """Cancel the calls of nodes that the search has given up."""
+        """Cancel the calls of nodes that the search has pruned."""
         for node in self.tree.pending:
             if node.outcome == "pruned" and node.line is not None and not node.line.ended:
                 self._ctx.cancel(node.line, "pruned by the search")

@@ -25,11 +25,11 @@ class Choice:
 
 
 def choose(answers: Sequence[SearchNode], task: Task, rule: Weight) -> Choice | None:
-    """Return the answer with the greatest sum of scores, or `None` without answers. `best`: that of the highest single
-    score, as in best-of-n. `count`: that of most nodes, as in a majority vote.
+    """Return the answer with the greatest sum of scores, or `None` without answers. `best` takes the answer with the
+    highest single score, as in best-of-n. `count` takes the answer of most nodes, as in a majority vote.
 
-    Equal answers (`Task.key`) are one. Ties: the higher single score, then fewer tokens, then the first by name. An
-    unknown score counts as the mean of the known ones.
+    Equal answers (`Task.key`) count as one. Ties go to the higher single score, then to fewer tokens, then to the first
+    name. An unknown score counts as the mean of the known scores.
     """
     if not answers:
         return None

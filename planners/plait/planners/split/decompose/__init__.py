@@ -1,4 +1,4 @@
-"""Planner `decompose`: a prompt with several pieces of one kind, split and answered piece by piece at the same time.
+"""Planner `decompose`: split a prompt with several pieces of one kind, and answer all pieces in parallel.
 
 The rules for a sound split are in `rules.py`.
 """
@@ -77,16 +77,16 @@ _SCORES: dict[Tier, float] = {"low": 0.0, "medium": 0.5, "high": 1.0}
 class Decompose(Flow):
     """Intra-query parallelism with the schema and rules of PARALLELPROMPT (Kolawole et al., arXiv 2506.18728).
 
-    Steps: a prompt without any sign of several pieces is one call at once, without an extraction. Otherwise
-    `extract` asks for `{template, context, data | n, category}`; what it writes is checked by rules; `item-1` …
-    `item-n` are answered at the same time, and `text` puts them together in the order of the pieces. A split that is
-    not sound, less sure than `threshold`, or fails is one call, `direct`; `why` reports it.
+    Steps: a prompt without any sign of several pieces is one call, without an extraction. Otherwise `extract` writes
+    `{template, context, data | n, category}`, and rules check it. The steps `item-1` … `item-n` answer the pieces in
+    parallel, and `text` joins the answers in the order of the pieces. If a split fails, is not sound, or is less sure
+    than `threshold`, one call, `direct`, answers; `why` reports it.
 
-    Differs from the original, a benchmark whose splits were extracted beforehand by a large model: extraction is part
-    of the run, behind a free look for signs of several pieces; pieces and context must occur in the prompt, and a
-    number must be said there; what is written n times over is varied by a seed and a line in each prompt, not by a seed
-    alone (the same answer n times is the known weakness); pieces that depend on one another are not split at all.
-    Temperature 0.7 and 1,000 tokens for a piece by default, as there.
+    Differs from the original, a benchmark whose splits a large model extracted beforehand. Here the run extracts the
+    split, after a check for signs of several pieces that costs no tokens. Pieces and context must occur in the prompt,
+    and so must a number. Repeated generation is varied by a seed and a line in each prompt, not by a seed alone (n
+    equal answers are the known weakness). Pieces that depend on one another are not split. Defaults: temperature 0.7
+    and 1,000 tokens for a piece, as in the original.
     """
 
     fidelity = Fidelity("variant", "pieces found by rules first, then by one call", paper="2506.18728")
@@ -121,7 +121,7 @@ class Decompose(Flow):
     separator: Separator = "\n\n"
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
-        """Return the pieces put together, or the one call."""
+        """Return the joined answers of the pieces, or the single call."""
         asker = Asker("decompose", ctx.brief)
         if not find_signals(ctx.brief.request.text):
             return self._direct(ctx, asker, "one call: no sign of several pieces")
@@ -137,7 +137,7 @@ class Decompose(Flow):
             return self._direct(ctx, asker, f"one call instead ({error})")
 
     def extraction(self, asker: Asker, expands: bool = False) -> Step:
-        """Return the call that asks how the prompt is split; with `expands` a reader reads it."""
+        """Return the call that extracts the split; with `expands` a reader reads it."""
         form = _FORM if self.plan.form == "json" else self.plan.form
         pieces = self.plan.parts(_EXTRACT, question=asker.question)
         return asker.step(
@@ -145,8 +145,8 @@ class Decompose(Flow):
         )
 
     def split(self, asker: Asker, result: Result) -> Plan | str:
-        """Return the pieces and their join that an extraction asks for, or why it asks for none."""
-        if result.finish == "length":  # half a list of pieces would be read as the whole
+        """Return the steps of the extracted pieces and their join, or the reason for no split."""
+        if result.finish == "length":  # A truncated list of pieces would look complete.
             return "the extraction was cut off"
         split = read_split(read_object(result.text))
         if isinstance(split, str):
@@ -168,7 +168,7 @@ class Decompose(Flow):
             if data is None:
                 own += _VARY.format(n=split.size, i=i)
             pieces: tuple[Part, ...] = tuple(Text(text=part) for part in (shared, own) if part)
-            if self.part.template is not None:  # else in two texts: an engine reads what all pieces share once
+            if self.part.template is not None:  # otherwise two texts, so that an engine prefills the shared part once
                 pieces = self.part.parts("", piece=pieces)
             label = shorten(data) if data is not None else f"{i} of {split.size}"
             steps.append(step := asker.step(f"item-{i}", pieces, self.part, label=label, role="item"))

@@ -1,5 +1,5 @@
-"""Rules of PARALLELPROMPT (arXiv 2506.18728): whether a prompt can be split, whether a model's split is sound, and how
-sure that is. Its authors kept 37,000 of 60,000 candidates by them. Pure functions of text.
+"""Rules of PARALLELPROMPT (arXiv 2506.18728). They decide whether a prompt can be split, whether a model's split is
+sound, and how sure this is. The authors kept 37,000 of 60,000 candidates with these rules. Pure functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from plait.core.values import Frozen
 
 MAX_CHARS = 40_000
-"""Characters of a prompt that the rules look at."""
+"""Maximum number of a prompt's characters that the rules read."""
 Tier = Literal["high", "medium", "low"]
 
 _WORDS = (
@@ -37,12 +37,12 @@ _BY_PIECE = re.compile(
 )
 _SEVERAL = re.compile(r"\n[ \t]{0,40}[^\s]|[.!?]\s[^.!?]{1,2000}[.!?]")
 _PATTERNS: dict[str, re.Pattern[str]] = {
-    # An explicit number with what is counted: "5 short poems", "ten different titles".
+    # An explicit number with its noun: "5 short poems", "ten different titles".
     "count": re.compile(
         rf"\b{_COUNT}\s+(?!times\b)(?:[a-z][a-z'-]*\s+){{0,3}}(?!times\b|is\b|was\b)[a-z]{{2,}}s\b", re.IGNORECASE
     ),
     "questions": re.compile(r"\?[^?]*\?"),
-    # Words for several of something.
+    # Words that mean "several".
     "multiple": re.compile(
         r"\b(?:each|every|all|both|several|multiple|various|different|following|list|lists|many|variations?|versions?"
         r"|examples|ideas|alternatives|respectively|separately|individually)\b",
@@ -64,29 +64,29 @@ _WORD = re.compile(r"\w+")
 
 
 class Split(Frozen):
-    """What a prompt is split into: the schema of PARALLELPROMPT without `serial`, which is the prompt."""
+    """The split of a prompt: the schema of PARALLELPROMPT without `serial`, which is the prompt itself."""
 
     template: str
     """The instruction for one piece, with `{data}` where the piece goes and `{context}` where the context goes."""
     context: str | None = None
     """Text that every piece needs."""
     data: tuple[str, ...] | None = None
-    """The pieces; or else `n`."""
+    """The pieces; `None` if `n` is set."""
     n: int | None = None
-    """How often the same is to be written."""
+    """Number of texts to write from the same instruction."""
     category: str = ""
     """Repeated Generation, Reading Comprehension, Keyword Extraction, Named Entity Recognition, Translation, Language
     Correction, Sentiment Analysis, or another."""
 
     @property
     def size(self) -> int:
-        """How many pieces there are."""
+        """Number of pieces."""
         return len(self.data) if self.data is not None else self.n or 0
 
     def piece(self, data: str | None) -> tuple[str, str]:
-        """Return the prompt of one piece in two parts: what all pieces have in common at their start, and the rest.
+        """Return the prompt of one piece in two parts: the common start of all pieces' prompts, and the rest.
 
-        Fields are put in once: `{data}` inside a context or a piece stays as it is.
+        Fields are filled in once: `{data}` inside a context or a piece stays unchanged.
         """
         fields = {"context": self.context or "", "data": data or "", "n": "1"}
         at = self.template.find("{data}")
@@ -98,23 +98,23 @@ class Split(Frozen):
 
 
 def find_signals(prompt: str) -> frozenset[str]:
-    """Return the names of the signs of several pieces in a prompt. Without any, it cannot be split, and no model call
-    is needed."""
+    """Return the names of the signs of several pieces in a prompt. A prompt without signs cannot be split and needs no
+    extraction call."""
     text = prompt[:MAX_CHARS]
     cues = {name for name, pattern in _PATTERNS.items() if pattern.search(text)}
     if sum(1 for _ in islice(_ITEM.finditer(text), 2)) == 2:
         cues.add("items")
     verb = _BY_PIECE.search(text)
     if verb is not None and _SEVERAL.search(text, verb.end()):
-        cues.add("pieces")  # something that is done piece by piece, to a text of several lines or sentences
+        cues.add("pieces")  # a task that works piece by piece, on a text of several lines or sentences
     return frozenset(cues)
 
 
 def find_faults(split: Split, prompt: str, most: int) -> list[str]:
     """Return the faults of a split, with explanations; empty if it can run.
 
-    Beyond the published rules (data or n and not both, at least two, the placeholders there) a split must be of this
-    prompt: pieces and context in its words, and no more pieces than `max_branches`.
+    The published rules require data or n but not both, at least two pieces, and the placeholders. In addition, pieces
+    and context must occur in this prompt, with at most `max_branches` pieces.
     """
     fields = set(_FIELD.findall(split.template))
     wrong: list[str] = []
@@ -159,10 +159,10 @@ def _find_number_faults(n: int, fields: Set[str], prompt: str) -> Iterator[str]:
 
 
 def choose_tier(split: Split, hints: Set[str]) -> Tier:
-    """Return how sure it is that a sound split is right, by the published rules.
+    """Return the confidence that a sound split is right, by the published rules.
 
     High: an explicit count, list markers, two questions, or a word for several together with data or n. Medium: a list
-    between commas, "for each", a plural before a colon, a category that is done piece by piece, or three pieces.
+    with commas, "for each", a plural before a colon, a category with separate pieces, or three pieces.
     """
     if any(name in hints for name in _STRONG) or "multiple" in hints:
         return "high"
@@ -173,8 +173,8 @@ def choose_tier(split: Split, hints: Set[str]) -> Tier:
 
 
 def read_split(value: JsonValue) -> Split | str:
-    """Return the split in a model's JSON, or why it is invalid. Numbers as pieces become text, `null` and empty
-    fields are left out, an object inside a list of one is taken out of it."""
+    """Return the split in a model's JSON, or the reason why it is invalid. Numbers as pieces become text; `null` and
+    empty fields are dropped; a list with one object counts as the object."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Planner `skeleton`: an outline first, then all of its points at the same time."""
+"""Planner `skeleton`: write an outline, then all its points in parallel."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Skeleton(Flow):
 
     Steps: `route` asks whether the answer is a list of independent points (A), a list whose points build on one another
     (B) or no list (C). Only A is split: `skeleton` writes 3 to 10 points of three to five words, `point-1` … `point-n`
-    write one or two sentences each at the same time, and `text` puts them together. Everything else, a skeleton that
-    cannot be read or has too few points, and a router or skeleton that fails, is one call, `direct`; `why` reports it.
+    write one or two sentences each in parallel, and `text` joins them. For B and C, after a failed router or skeleton,
+    and if the skeleton is unreadable or too short, one call, `direct`, answers; `why` reports it.
 
-    Differs from the original: numbers count only at the start of a line; sub-points are not folded in; a point that
-    fails leaves its heading, and the answer continues; the prompts of all points differ in their last lines only, so a
-    prefix cache reads question and skeleton once. The start of each answer (`1.`, then the point's heading) is written
-    for the model, and in a chat the prompt also requests it, since not every server takes a started turn. Defaults:
-    temperature 0 and blank lines between points, as there.
+    Differs from the original: numbers count only at the start of a line; sub-points are not folded in; a failed point
+    leaves its heading, and the answer continues; the points' prompts differ only in their last lines, so question and
+    skeleton are prefilled once. plait writes the start of each answer (`1.`, then the point's heading) for the model.
+    In a chat the prompt also requests it, since not every server takes a started turn. Defaults: temperature 0 and
+    blank lines between points, as in the original.
     """
 
     fidelity = Fidelity("variant", "our prompts, theirs as templates", paper="2307.15337")
@@ -82,7 +82,7 @@ class Skeleton(Flow):
         return self
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
-        """Return the points put together, or the one call."""
+        """Return the joined points, or the single call."""
         asker = Asker("skeleton", ctx.brief)
         refused = await self._rejection_reason(ctx, asker) if self.criterion == "judge" else ""
         if refused:
@@ -99,7 +99,7 @@ class Skeleton(Flow):
             return self._direct(ctx, asker, f"one call instead ({error})")
 
     async def _rejection_reason(self, ctx: Flow.Context, asker: Asker) -> str:
-        """Return why the router will not have the request split, or nothing."""
+        """Return the reason why the router does not split the request, or an empty text."""
         form = _LETTERS if self.judge.form == "choice" else self.judge.form
         pieces = self.judge.parts(words.ROUTER, question=asker.question)
         route = asker.step("route", pieces, self.judge, form=form, label="independent points?")
@@ -123,7 +123,7 @@ class Skeleton(Flow):
         return asker.step("skeleton", pieces, self.outline, begin=begin, stop=stop, label="skeleton")
 
     def _write_points(self, ctx: Flow.Context, asker: Asker, points: Sequence[words.Point]) -> JoinHandle:
-        """Make a call for each point, and the join that puts them together."""
+        """Return a call for each point, and the join of their texts."""
         outline = "\n".join(map(str, points))
         shared = Text(text=words.SHARED.format(question=asker.question, skeleton=outline))
         calls: list[Trajectory] = []

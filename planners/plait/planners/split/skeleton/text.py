@@ -1,4 +1,4 @@
-"""Prompts of the planner `skeleton`, and the reading of the answers: the router's letter, numbered points."""
+"""Prompts of the planner `skeleton`, and the parsers of its answers: the router's letter and numbered points."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..._shared.steps import strip_reasoning
 
 MAX_LINE = 2_000
-"""Characters of a line that are looked at."""
+"""Maximum number of a line's characters that are read."""
 
 ROUTER = """\
 Sort a question by the shape of its best answer.
@@ -59,12 +59,12 @@ class Point(NamedTuple):
 
 
 def begin_request(begin: str, chat: bool) -> str:
-    """Return the request to begin with a text, where it cannot be written for the model."""
+    """Return the request to begin with a text, for servers where plait cannot start the model's turn."""
     return _BEGIN.format(begin=begin) if chat else ""
 
 
 def read_letter(text: str) -> str | None:
-    """Return the letter that a router wrote, alone or as `The answer is B`, or `None`. "A list …" is no A."""
+    """Return the router's letter, written alone or as `The answer is B`, or `None`. "A list …" does not count as A."""
     text = strip_reasoning(text[:MAX_LINE]).strip()
     alone = _ALONE.match(text)
     if alone is not None:
@@ -74,12 +74,12 @@ def read_letter(text: str) -> str | None:
 
 
 def read_points(text: str, most: int, cut: bool = False) -> list[Point]:
-    """Return the points of a skeleton, at most `max_branches`, the first of each number, in the order of their numbers.
+    """Return at most `max_branches` points of a skeleton in the order of their numbers, the first point of each number.
 
-    After Skeleton-of-Thought (arXiv 2307.15337) the assistant's text was begun with `1.`; whether the model repeats
-    that or continues it is seen from what it wrote. Unlike the published expression, a number counts only at the
-    start of a line ("about 3.5 ideas" is no point 3) and sub-points (`1.1.`) are none. With `cut` the text was ended by
-    a limit, and its last line, if it is not complete, is left out.
+    As in Skeleton-of-Thought (arXiv 2307.15337), plait began the assistant's text with `1.`; the parser detects whether
+    the model repeated or continued it. Unlike the published expression, a number counts only at the start of a line
+    ("about 3.5 ideas" does not start point 3), and sub-points (`1.1.`) do not count. `cut` means that a limit ended the
+    text; an incomplete last line is then dropped.
     """
     lines = [line[:MAX_LINE].rstrip("\r") for line in strip_reasoning(text).split("\n")]
     if cut and len(lines) > 1:
@@ -87,7 +87,7 @@ def read_points(text: str, most: int, cut: bool = False) -> list[Point]:
     first = next((line for line in lines if line.strip()), "")
     two = any(_has_number(line, 2) for line in lines) or {"2", "3"} <= {mark[1] for mark in _INLINE.finditer(first)}
     if two and _NUMBERED.fullmatch(first.strip()) is None and not any(_has_number(line, 1) for line in lines):
-        lines[lines.index(first)] = f"1. {first.strip()}"  # it continues the `1.` that was written for it
+        lines[lines.index(first)] = f"1. {first.strip()}"  # the model continued the `1.` that plait wrote
     points: dict[int, str] = {}
     for line in lines:
         numbered = _NUMBERED.fullmatch(line.strip())
@@ -102,7 +102,7 @@ def read_points(text: str, most: int, cut: bool = False) -> list[Point]:
 
 
 def _read_one_line(number: int, text: str) -> dict[int, str]:
-    """Return the points of a skeleton that is all on one line: `1. Roots 2. Stem 3. Leaves`."""
+    """Return the points of a skeleton on a single line: `1. Roots 2. Stem 3. Leaves`."""
     points = {number: text}
     start, at = 0, number
     for mark in _INLINE.finditer(text):

@@ -1,7 +1,7 @@
-"""Planner `threads`: a model that spawns threads of reasoning, and continues with their results.
+"""Planner `threads`: a model spawns threads of reasoning and continues with their results.
 
-One controller for all dialects of spawn and join. A line of reasoning is generated until it ends in a spawn list; a
-thread is run for each item; their texts are appended, and the parent continues. Its texts are in the dialect's table.
+One controller for all dialects of spawn and join. It generates a trajectory until a spawn list, runs a thread for each
+item, appends their texts, and continues the parent. The dialect's table contains all fixed texts.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Threads(Planner):
     """Spawn and join over any engine that takes token ids, after ThreadWeaver (arXiv 2512.07843) and APR (2504.15466).
 
     Steps: `round-1` is the parent up to its first spawn list. It expands into `child-1` … `child-k`, `join-1` and
-    `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round, or,
-    with `stop_on_verified`, that of `answer-i` as soon as a thread's claim is verified. Threads may spawn threads where
-    the dialect nests.
+    `round-2`, which continues `round-1` with the join's text, and so on. The answer is the text of the last round. With
+    `stop_on_verified` it is the text of `answer-i` as soon as a thread's claim is verified. Threads may spawn threads
+    if the dialect nests.
 
-    Contexts are carried as token ids, the threads' output in their parent's context included; only the prompt, the
-    headers and the words of a join are text. A thread that fails, is cut off or writes nonsense is closed, and its
-    parent reads it as a thread that found nothing.
+    Contexts are carried as token ids, including the threads' output in their parent's context; only the prompt, the
+    headers and a join's fixed texts are text. A thread that fails, is cut off or writes invalid text is closed, and its
+    parent reads the result of an unsuccessful thread.
 
-    Differs from the originals: one controller for all of them, over an unmodified engine; token ids are never decoded
-    and tokenised again; a bad thread harms only itself; every count, depth and length has a bound. Defaults: those of
-    the dialect (see its file), the dialect `countdown`, 256 threads a run.
+    Differs from the originals: one controller serves all dialects on an unmodified engine; token ids are never decoded
+    and tokenised again; a failed thread affects only itself; every count, depth and length is limited. Defaults: the
+    dialect `countdown`, 256 threads a run, and the dialect's own values (see its file).
     """
 
     fidelity = Fidelity(
@@ -151,7 +151,7 @@ class Threads(Planner):
         return Plan(steps=(leg, Step(name="answer", op=last, needs=(leg.name,))), output="answer")
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
-        """Return a reader that waits for the end of a leg or join."""
+        """Return the reader of a leg or a join, which reads at its end."""
         if step.role not in ("leg", "join"):
             return super().reader(step, brief)
         memo = Memo.model_validate(step.state or {})
@@ -161,10 +161,10 @@ class Threads(Planner):
         return _LegReader(self, place, memo, brief)
 
     def patch(self, place: LegPlace, memo: Memo, result: Result, brief: PlanningContext) -> Plan | None:
-        """Return the threads, the join and the next leg for the spawn list that a leg ends in; `None` without one."""
+        """Return the threads, the join and the next leg for the spawn list at a leg's end, or `None` without a list."""
         table, text = self.table, result.text
         unclosed = self._count_unclosed(memo, text) if place.path else -1
-        if unclosed >= 0 and place.round <= self._rounds:  # the end of a path within the thread, not the thread's
+        if unclosed >= 0 and place.round <= self._rounds:  # the end of a path inside the thread, not of the thread
             memo = Memo(notes=memo.notes, open=unclosed)
             return self._continue_with(place, memo, brief, (), place.name)
         if not self._may_spawn(place, brief):
@@ -188,7 +188,7 @@ class Threads(Planner):
         return self._spawn(place, Memo(notes=notes, after=after, before=before), items, brief)
 
     def resume(self, place: LegPlace, join: Step, memo: Memo, result: Result, brief: PlanningContext) -> Plan:
-        """Return the step after a join: the first verified claim as the answer, or the parent's next leg."""
+        """Return the step after a join: the answer with the first verified claim, or the parent's next leg."""
         assert isinstance(join.op, Join)
         table, task = self.table, brief.task
         block = read_block(result.value)
@@ -203,7 +203,7 @@ class Threads(Planner):
         return self._continue_with(place, onward, brief, block, memo.after or place.name, memo.before)
 
     def _spawn(self, place: LegPlace, memo: Memo, items: list[Item], brief: PlanningContext) -> Plan:
-        """Return threads for a spawn list, their join and, where the join needs no reader, the next leg."""
+        """Return the threads of a spawn list, their join and, if the join needs no reader, the next leg."""
         table = self.table
         spawned = sum(item.header is not None for item in items)
         brief.kept[_SPAWNED] = self.max_branches - self._count_spawnable(brief) + spawned
@@ -244,7 +244,7 @@ class Threads(Planner):
         after: str,
         before: str = "",
     ) -> Plan:
-        """Return the next leg of a line of reasoning: the context of `after` up to `before`, then `said`."""
+        """Return the next leg of a trajectory: the context of `after` up to `before`, then `said`."""
         leg = self._leg(place.next, memo, brief, to_prompt(pieces), after, before)
         return Plan(steps=(leg,), output=leg.name)
 
@@ -283,7 +283,7 @@ class Threads(Planner):
             after=after,
             before=before,
             chat=chat,
-            # The context that a leg continues belongs to its seed: legs of two threads have equal names.
+            # The seed includes the context that a leg continues, since legs of two threads may have equal names.
             seed=derive(brief.request.seed, "threads", after or "", place.name),
             stop=stop,
             keep_stop=bool(stop),
@@ -294,7 +294,7 @@ class Threads(Planner):
         )
 
     def _call_config(self, prompt: CallConfig, path: tuple[int, ...]) -> CallConfig:
-        """Return how parent or threads are asked, with what the user leaves open as the dialect has it."""
+        """Return the call configuration of the parent or the threads, with the dialect's defaults for unset fields."""
         table = self.table
         return prompt.over(
             CallConfig(
@@ -305,7 +305,7 @@ class Threads(Planner):
         )
 
     def _opening(self, brief: PlanningContext, own: bool = False) -> str:
-        """Return the parent's prompt; with `own` as the dialect has it, which reads it later."""
+        """Return the parent's prompt; with `own` in the dialect's form, which the dialect parses later."""
         question = brief.task.render("threads", self._width)
         ours = self.table.opening(question, brief.request.text)
         template = self.answer.template or ""
@@ -331,8 +331,8 @@ class Threads(Planner):
         return self.table.rounds if self.rounds is None else self.rounds
 
     def _count_spawnable(self, brief: PlanningContext) -> int:
-        """Return the threads that the run may still spawn. Those of a leg that is tried again count twice: places of
-        two threads have equal names, so that they cannot tell whose they were."""
+        """Return the number of threads that the run may still spawn. Threads of a retried leg count twice: two threads
+        may have equal names, so the names do not identify them."""
         spawned = brief.kept.get(_SPAWNED, 0)
         return self.max_branches - (spawned if isinstance(spawned, int) else 0)
 
@@ -340,8 +340,8 @@ class Threads(Planner):
         return place.round <= self._rounds and len(place.path) <= self._nesting and self._count_spawnable(brief) > 0
 
     def _count_unclosed(self, memo: Memo, text: str) -> int:
-        """Return the number of open paths of a thread that nests, where it was stopped at the end of one of them;
-        negative where it ended itself, or was not stopped so."""
+        """Return the number of open paths of a nesting thread that stopped at the end of a path, or a negative number
+        if the thread ended or stopped otherwise."""
         end = next((stop for stop in self.table.child_stop if text.rstrip().endswith(stop)), None)
         if end is None or not self.table.nesting or not end.startswith("</"):
             return -1
@@ -350,7 +350,7 @@ class Threads(Planner):
 
 @dataclass(frozen=True, slots=True)
 class _LegReader:
-    """Reads a leg at its end: a thread may need its parent's whole context."""
+    """Reads a leg at its end, since a thread may need its parent's whole context."""
 
     planner: Threads
     place: LegPlace

@@ -1,6 +1,6 @@
-"""Names and memos of the steps of `threads`: the place of a leg in the tree of lines, and the state of its reader.
+"""Names and memos of the steps of `threads`: a leg's place in the tree of trajectories, and its reader's state.
 
-Planners keep nothing between two calls: all that a later leg needs of an earlier one travels in its step's memo.
+Planners keep no state between two calls: a step's memo carries everything that a later leg needs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from plait.core.ops import Ref, Text, Tokens
 from plait.core.values import Frozen
 
 Piece = JsonValue
-"""Text, or `{"ids": […], "text": …}`: what a model wrote, as the engine gave it."""
+"""A model's output from the engine: text, or `{"ids": […], "text": …}`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LegPlace:
-    """The place of a leg: whose line it belongs to (`path`; empty: the parent's), and which leg of it (`round`)."""
+    """The place of a leg: its trajectory (`path`; empty: the parent's) and its number in the trajectory (`round`)."""
 
     path: tuple[int, ...]
     round: int
@@ -48,7 +48,7 @@ class Memo(Frozen):
     """The leg's place; a join's is that of the leg before it."""
     round: int = 1
     open: int = 0
-    """Blocks of paths that the line has begun in its own words and not ended: not a thread's end but theirs follows."""
+    """Number of blocks of paths that the trajectory has opened itself. Their ends come before the thread's end."""
     notes: str = ""
     """State of the dialect (`Dialect.remember`)."""
     after: str = ""
@@ -57,7 +57,7 @@ class Memo(Frozen):
     """Text before which that context ends (`ModelCall.before`)."""
 
     def at(self, place: LegPlace) -> JsonValue:
-        """Return it as the state of a step at a place."""
+        """Return the memo as the state of a step at a place."""
         placed = self.model_copy(update={"path": place.path, "round": place.round})
         return placed.model_dump(mode="json", exclude_defaults=True)
 
@@ -81,7 +81,7 @@ def to_prompt(pieces: tuple[Piece, ...]) -> tuple[Text | Tokens | Ref, ...]:
     for piece in pieces:
         if isinstance(piece, str):
             parts.append(Text(text=piece))
-        # The ids go along as they were generated: text put into tokens again need not give the same ones.
+        # The generated ids are kept, since tokenising the text again may give other ids.
         elif isinstance(piece, dict) and isinstance(ids := piece.get("ids"), list):
             parts.append(Tokens.model_validate({"ids": ids, "text": piece.get("text") or ""}))
     return tuple(parts)

@@ -1,6 +1,6 @@
-"""Whether a model's tokenizer and chat template are those of a model trained on a dialect.
+"""Check whether a model's tokenizer and chat template match those of a model trained on a dialect.
 
-A model that was not trained on the dialect never spawns threads and gives no error; this finds out beforehand.
+A model that was not trained on the dialect never spawns threads and raises no error; this check detects it beforehand.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _SHOWN = 4
 def preflight(table: Dialect, encode: Callable[[str], Sequence[int]], opening: str | None = None) -> tuple[str, ...]:
     """Return warnings about running a dialect on a model.
 
-    `encode` gives a text's token ids, without special tokens around them. `opening` is a short prompt as the model's
-    chat template renders it: empty if the model has no template, `None` if it was not looked up.
+    `encode` returns a text's token ids without special tokens. `opening` is a short prompt in the model's chat
+    template: empty if the model has no template, `None` if the template is unknown.
     """
     warnings: list[str] = []
     ids = {tag: tuple(encode(tag)) for tag in table.tags}
@@ -47,7 +47,7 @@ def preflight(table: Dialect, encode: Callable[[str], Sequence[int]], opening: s
 
 
 def _seams(table: Dialect) -> list[tuple[str, str]]:
-    """Return pairs of texts that meet in a context: the end of the model's words and the controller's words after
+    """Return pairs of texts that are adjacent in a context: the end of the model's text and the controller's text after
     it."""
     block, number = table.join, "1"
     header = table.header.replace("{id}", number).replace("{number}", number)

@@ -29,14 +29,14 @@ class LLMCompiler(LLMCompilerOptions):
     """Function calls in parallel, after LLMCompiler (Kim et al., arXiv 2312.04511).
 
     Steps: `plan-1` writes the plan and expands into a call for each task, named by its number, as soon as the task's
-    line is complete; `scratchpad-1` gathers what they observed; `joiner-1` reads that and answers or asks for another
-    plan; `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans. With
-    `answer_from="last-task"` the joiner is left out where all tasks were done.
+    line is complete. `scratchpad-1` gathers the observations. `joiner-1` reads them and answers or requests another
+    plan. `answer-1` is the answer, or expands into `plan-2`, and so on. Results keep their numbers in later plans. With
+    `answer_from="last-task"` the joiner is skipped if all tasks succeeded.
 
-    Differs from the original: a task starts the moment its inputs are there; results are put in once, as typed values,
-    and never read as references; a task that fails, or needs one that did, is an observation; lines that cannot be run
-    are sent back to the model; a tool that changes the world starts only when the whole plan is written. Temperature 0
-    and two plans at most by default (the original's `max_replans=1` allows one).
+    Differs from the original: a task starts as soon as its inputs exist; results are filled in once, as typed values,
+    and never parsed as references; a failed task, or a task that needs one, is an observation; invalid lines go back to
+    the model; a tool with side effects starts only when the whole plan is written. Defaults: temperature 0 and at most
+    two plans (the original's `max_replans=1` allows one).
     """
 
     fidelity = Fidelity(
@@ -67,14 +67,14 @@ class LLMCompiler(LLMCompilerOptions):
         return Plan(steps=(step,), output=step.name)
 
     def _narrow_tools(self, brief: PlanningContext, told: JsonValue) -> PlanningContext:
-        """Return a brief with the tools of these names alone, and `more_tools`; the same for `None`."""
+        """Return a brief with only the named tools and `more_tools`, or the unchanged brief for `None`."""
         if not isinstance(told, list) or len(told) >= len(brief.tools):
             return brief
         chosen = [spec for spec in brief.tools if spec.name in told]
         return replace(brief, tools=(*chosen, tool_search_spec(len(brief.tools) - len(chosen))))
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
-        """Return a reader of a plan while it is written, or of the joiner's decision."""
+        """Return the reader of a plan while it is written, or of the joiner's decision."""
         told = step.state.get("told") if isinstance(step.state, dict) else None
         narrowed = self._narrow_tools(brief, told)
         match step.role, step.state:
@@ -101,6 +101,6 @@ class LLMCompiler(LLMCompilerOptions):
 
 
 def _names(value: JsonValue, known: Sequence[str]) -> list[JsonValue]:
-    """Return the names of tools that a value of `more_tools` has."""
+    """Return the names of the tools in a value of `more_tools`."""
     rows = value if isinstance(value, list) else []
     return [row["name"] for row in rows if isinstance(row, dict) and row.get("name") in known]

@@ -1,4 +1,4 @@
-"""The arguments of a task in a plan in LLMCompiler's language: a text like `"age of X", context=["$1"], k=3` as JSON
+"""Parse the arguments of a task in LLMCompiler's language: a text like `"age of X", context=["$1"], k=3` becomes JSON
 values. Nothing is evaluated, and a reference is still a string here.
 """
 
@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 QUOTES = "\"'"
 IN_STRING = {quote: re.compile(rf"{quote}|\\.", re.DOTALL) for quote in QUOTES}
-"""What matters inside a string: its quote, and a backslash with what it escapes."""
+"""Matches a quote, or a backslash with the escaped character, inside a string."""
 _DEEPEST = 40
 _KEY = re.compile(r"[ \t\r\n]*([^\W\d][\w\-]*)[ \t]*=(?!=)[ \t\r\n]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -37,13 +37,13 @@ _CLOSERS = {"[": "]", "{": "}", "(": ")"}
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: its keyword, if it has one, its value, and how it was written."""
+    """One argument: its keyword (if any), its value, and its source text."""
 
     key: str | None
     value: JsonValue
     raw: str
     bare: bool = False
-    """Text without quotes."""
+    """Whether the argument is text without quotes."""
 
 
 @dataclass(slots=True)
@@ -56,17 +56,17 @@ class Arguments:
 
     @property
     def bare(self) -> bool:
-        """Whether there is text without quotes that may be one argument or several: who knows the tool can tell."""
+        """Whether some text without quotes may be one argument or several, which only the tool's schema decides."""
         return any(item.bare for item in self.items) and all(item.key is None for item in self.items)
 
 
 class _Odd(Exception):
-    """The text is not a list of arguments."""
+    """Raised if the text is not a list of arguments."""
 
 
 def opens(text: str, at: int, before: str = "(") -> bool:
-    """Whether the quote at `text[at]` opens a string: only where a value can start. `before` is the text that comes
-    before the text."""
+    """Return whether the quote at `text[at]` opens a string: a string starts only where a value can start. `before` is
+    the text before `text`."""
     at -= 1
     while at >= 0 and text[at] in " \t\r\n":
         at -= 1
@@ -74,8 +74,8 @@ def opens(text: str, at: int, before: str = "(") -> bool:
 
 
 def closes(text: str, at: int) -> bool:
-    """Whether the quote at `text[at]`, inside a string, closes it: only where a value can end. So strings may have
-    quotes of their own kind inside: `'Schindler's List'`."""
+    """Return whether the quote at `text[at]` closes its string: a string ends only where a value can end. So a string
+    may contain its own quote: `'Schindler's List'`."""
     at += 1
     while at < len(text) and text[at] in " \t\r":
         at += 1
@@ -83,7 +83,7 @@ def closes(text: str, at: int) -> bool:
 
 
 def parse_arguments(raw: str) -> Arguments:
-    """Return the arguments that a text holds. Never raises: text that fits no form is one bare argument."""
+    """Return the arguments in a text. Never raises: text of an unknown form is one argument without quotes."""
     raw = raw.strip()
     if not raw:
         return Arguments([], raw)
@@ -92,7 +92,7 @@ def parse_arguments(raw: str) -> Arguments:
         return Arguments(parser.arguments(), raw, parser.repairs)
     except _Odd:
         pass
-    # From here on each try is one mistake that models make; the first that gives arguments is taken.
+    # Each try repairs one usual mistake of models; the first try that gives arguments wins.
     mended = _NO_QUOTE_BEFORE_KEY.sub(raw[0], raw, count=1) if raw[0] in QUOTES else raw
     if mended != raw:
         parser = _Parser(mended)
@@ -104,7 +104,7 @@ def parse_arguments(raw: str) -> Arguments:
         parser = _Parser(raw[:-1])
         try:
             arguments = Arguments(parser.arguments(), raw[:-1], ["there was one ')' too many", *parser.repairs])
-            # Text without quotes may well end in a parenthesis of its own.
+            # Text without quotes may end in its own parenthesis.
             if not any(item.bare for item in arguments.items):
                 return arguments
         except _Odd:
@@ -117,8 +117,8 @@ def parse_arguments(raw: str) -> Arguments:
 
 
 def read_plain(line: str, at: int) -> Arguments | None:
-    """Return the arguments from `at` to the closing parenthesis at the line's end if they are written as the prompt
-    asks for, else `None`. A short cut: `parse_arguments` says the same of them, more slowly."""
+    """Return the arguments from `at` to the closing parenthesis at the line's end if they have the prompt's form, else
+    `None`. A fast path: `parse_arguments` returns the same, more slowly."""
     if _PLAIN.fullmatch(line, at) is None:
         return None
     items: list[Argument] = []
@@ -136,7 +136,7 @@ def _atom(written: str) -> JsonValue:
 
 
 class _Parser:
-    """A recursive descent over one text, each character looked at a bounded number of times."""
+    """A recursive descent parser of one text. It reads each character a bounded number of times."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -159,7 +159,7 @@ class _Parser:
         return items
 
     def value(self, closer: str, depth: int) -> tuple[JsonValue, bool]:
-        """Read a value that ends at a comma, at `closer`, or at the end; also say whether it is text without quotes."""
+        """Return a value that ends at a comma, at `closer`, or at the end, and whether it is text without quotes."""
         if depth > _DEEPEST:
             self._odd()
         self._skip()
@@ -243,7 +243,7 @@ class _Parser:
                 at -= 1
                 break
             depth += 1 if char in "([{" else -1 if char in ")]}" else 0
-            # A bracket that closes without an opening one is part of the text.
+            # A closing bracket without an opening bracket is part of the text.
             if depth < 0:
                 depth = 0
         else:
@@ -270,7 +270,7 @@ class _Parser:
 
 
 def _unescape(text: str) -> str:
-    """Replace escapes by their characters. An unknown escape stays."""
+    """Replace escapes by their characters. Unknown escapes stay unchanged."""
     return _ESCAPE.sub(_escaped, text) if "\\" in text else text
 
 

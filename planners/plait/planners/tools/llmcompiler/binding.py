@@ -1,7 +1,7 @@
-"""From a task as a model wrote it to the arguments of a call: names for positions, steps for references.
+"""Bind a model's task to a call: parameter names replace positions, steps replace references.
 
-A reference to a missing task is an error, and so is a call that does not fit its tool's schema: neither is
-run. Tool results play no part here: the machine puts them in later, once.
+A reference to a missing task or a call that does not fit its tool's schema is an error and is not run. The machine
+fills in the tool results later, once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .arguments import Argument
 from .parser import PlanTask
 
 # A dollar sign with a number is a reference, unless it reads as money: `$1.50`, `$1,000`, `$2M`. `${1}` never does.
-# Two dollar signs are one of the text itself, as in `awk '$$2 > 5'`.
+# Two dollar signs stand for one literal dollar sign, as in `awk '$$2 > 5'`.
 _REFERENCE = re.compile(
     r"\$(?:(\$)(?=\{?[0-9])|\{([0-9]{1,6})(?:\.output)?\}|([0-9]{1,6})(?![0-9A-Za-z_]|\.[0-9]|,[0-9]{3}(?![0-9])))(?:\.output\b)?"
 )
@@ -30,12 +30,12 @@ _SPECIAL = ("$ref", "$text", "$literal")
 
 @dataclass(slots=True)
 class Binding:
-    """A task's call: arguments for `ToolCall`, the steps they refer to, and why it cannot be made, if it cannot."""
+    """A task's call: arguments for `ToolCall`, the steps they refer to, and the error of an invalid call."""
 
     args: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     needs: list[str] = field(default_factory=list[str])
     blocked: list[int] = field(default_factory=list[int])
-    """Tasks that it refers to and that are not run."""
+    """Tasks that the call refers to but that are not run."""
     errors: list[str] = field(default_factory=list[str])
     repairs: list[str] = field(default_factory=list[str])
 
@@ -43,12 +43,12 @@ class Binding:
 def bind(
     task: PlanTask, known: Mapping[int, str], spec: ToolSpec | None, results: Mapping[str, int] | None = None
 ) -> Binding:
-    """Return the call that a task asks for. `known`: the steps that it may refer to, by task number; an empty name
-    stands for a task that is not run. `results`: tasks by the names that the plan gave their results.
+    """Return a task's call. `known`: the steps that it may refer to, by task number; an empty name marks a task that is
+    not run. `results`: tasks by the names that the plan gave to their results.
 
-    Positional arguments get the parameters' names in the schema's order; those of a tool without a schema, or without
-    a `spec` (unknown), are named `arg0`, `arg1`, … A parameter that takes a string gets one: numbers as they were
-    written, and a reference as the text of its value.
+    Positional arguments get the parameters' names in the schema's order; those of a tool without a schema, or without a
+    `spec` (unknown), are named `arg0`, `arg1`, … A string parameter gets a string: the source text of a number, and the
+    text of a reference's value.
     """
     bound = Binding()
     schema = _properties(spec.parameters) if spec else {}
@@ -81,7 +81,7 @@ def bind(
 
 
 def _has_several_arguments(task: PlanTask, spec: ToolSpec | None, given: int) -> bool:
-    """Whether text without quotes that has commas is several arguments: if the tool must have that many."""
+    """Return whether text with commas but without quotes is several arguments: the tool requires that many."""
     if spec is None:
         return False
     required = spec.parameters.get("required")
@@ -112,7 +112,7 @@ def _check(task: PlanTask, spec: ToolSpec | None, schema: Mapping[str, object], 
 
 
 class _Linker:
-    """Puts references to steps in the place of `$1`, `${1}` and `$1.output`, everywhere in a task's arguments."""
+    """Replaces `$1`, `${1}` and `$1.output` everywhere in a task's arguments by references to steps."""
 
     def __init__(self, known: Mapping[int, str], own: int, bound: Binding, names: Mapping[str, int]) -> None:
         self.known, self.own, self.bound, self.names = known, own, bound, names
@@ -127,7 +127,7 @@ class _Linker:
                 return [self.link(item, of) for item in value]
             case dict():
                 if len(value) == 1 and next(iter(value)) in _SPECIAL:
-                    return {"$literal": value}  # the model's own words, which must not be read as a reference
+                    return {"$literal": value}  # The model's own text must not be read as a reference.
                 return {key: self.link(item, {}) for key, item in value.items()}
             case _:
                 return value
@@ -149,7 +149,7 @@ class _Linker:
             number = int(reference[2] or reference[3])
             step = self.known.get(number)
             if step is None:
-                # `$15` inside a text may be money, unless a task of that number should stand before this one
+                # `$15` inside a text may be money, unless a task with this number should come before
                 if reference[2] or reference[0] == text.strip() or number < self.own:
                     what = "itself" if number == self.own else "no earlier task"
                     self.bound.errors.append(f"{reference[0]} refers to {what}")

@@ -1,13 +1,13 @@
-"""The language of plans as a grammar: what an engine holds a model to while it writes one.
+"""The language of plans as a grammar, which an engine enforces while a model writes a plan.
 
-A line for each task, so that task k refers to earlier results alone, with arguments as the tools' schemas type them:
+A plan has a line for each task. Task k refers only to earlier results, and the tools' schemas type its arguments:
 
     1. search(query="Rome", limit=3)
     2. search(query="Milan")
     3. sum(values=[$1, $2])
     4. join()<END_OF_PLAN>
 
-It is written in the EBNF that XGrammar, llama.cpp and SGLang have in common.
+The grammar uses the EBNF that XGrammar, llama.cpp and SGLang share.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pydantic import JsonValue
 from plait.core.tools.tool import ToolSpec
 
 LINES = 16
-"""Tasks of a plan whose references are checked while they are written; later ones may refer to any of these."""
+"""Number of tasks whose references are checked while they are written; later tasks may refer to all these tasks."""
 MOST_TOOLS = 64
-"""Limit of tools: beyond it a grammar has more than 100,000 characters, so the prompt alone describes plans."""
+"""Maximum number of tools: with more, a grammar exceeds 100,000 characters, and only the prompt describes plans."""
 _DEEPEST = 4
-"""Lists in lists beyond are any JSON."""
+"""Maximum depth of typed nested lists; deeper lists are any JSON."""
 _COMMON = r"""
 text ::= "\"" char* "\""
 char ::= [^"\\\n\r$] | "\\" ["\\/nrt] | "$$" | "$" [^0-9{$"\\\n\r]
@@ -42,8 +42,8 @@ later ::= [1-9] [0-9]{1,3}
 
 def grammar(tools: Sequence[ToolSpec], known: Sequence[int] = (), first: int = 1) -> str:
     """Return the grammar of plans that call these tools. `known` are the numbers of earlier plans' results, `first` is
-    the number of this plan's first task. A text with references in it is not held to those that there are: its reader
-    checks them."""
+    the number of this plan's first task. References inside a text are not constrained; the plan's reader checks
+    them."""
     rules: list[str] = []
     kinds = _Kinds()
     shapes = [_shape(spec, kinds) for spec in tools]
@@ -54,7 +54,7 @@ def grammar(tools: Sequence[ToolSpec], known: Sequence[int] = (), first: int = 1
         rules += [f"call-{number}-{place} ::= {shape.replace('@', str(place))}" for number, shape in enumerate(shapes)]
         rules.append(f"call-{place} ::= {calls}")
         end = '"join()<END_OF_PLAN>"'
-        if place == LINES:  # from here on the number is free
+        if place == LINES:  # later tasks have any number
             rules.append(f'line-{place} ::= thought later ". " ({end} | call-{place} "\\n" line-{place})')
         elif place == 0:
             rules.append(f'line-0 ::= thought "{first}. " call-0 "\\n" line-1')
@@ -65,7 +65,7 @@ def grammar(tools: Sequence[ToolSpec], known: Sequence[int] = (), first: int = 1
 
 
 class _Kinds:
-    """The kinds of values that arguments have. In each line they may also be a reference to what stands before it."""
+    """The kinds of argument values. In each line a value may also be a reference to an earlier result."""
 
     def __init__(self) -> None:
         self._bodies: dict[str, str] = {}
@@ -100,7 +100,7 @@ class _Kinds:
                 return "value"
 
     def rules(self, place: int, refs: Sequence[int]) -> list[str]:
-        """Return the rules of one line, in which these results may be referred to."""
+        """Return the rules of one line, which may refer to these results."""
         which = " | ".join(f'"{number}"' for number in refs)
         ref = f' | "$" ref-{place}' if refs else ""
         within = f' | "${{" ref-{place} "}}"' if refs else ""
@@ -112,8 +112,8 @@ class _Kinds:
 
 
 def _shape(spec: ToolSpec, kinds: _Kinds) -> str:
-    """Return the body of a call's rule: required arguments in the schema's order, then any of the others in theirs.
-    Each has its name: small models mistake the order."""
+    """Return the body of a call's rule: required arguments, then optional arguments, each in the schema's order. All
+    are written with names, since small models confuse the order."""
     properties, required = spec.parameters.get("properties"), spec.parameters.get("required")
     fields = properties if isinstance(properties, dict) else {}
     must = required if isinstance(required, list) else []
@@ -123,7 +123,7 @@ def _shape(spec: ToolSpec, kinds: _Kinds) -> str:
     name = _literal(f"{spec.name}(")
     if needed:
         return " ".join([name, needed, *(f'(", " {other})?' for other in others), '")"'])
-    # Whichever comes first has no comma before it.
+    # The first argument has no comma before it.
     tails = [" ".join([first, *(f'(", " {other})?' for other in others[at + 1 :])]) for at, first in enumerate(others)]
     return f'{name} ({" | ".join(tails)})? ")"' if tails else f'{name} ")"'
 

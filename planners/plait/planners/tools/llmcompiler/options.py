@@ -1,4 +1,4 @@
-"""Options of the planner `llmcompiler`, and the steps that they make: of a plan, and of its conclusion."""
+"""Options of the planner `llmcompiler`, and its steps for a plan and for the plan's conclusion."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from . import prompts
 from .grammar import MOST_TOOLS, grammar
 
 __all__ = ["LLMCompilerOptions"]
-
-"""Of a round's step that looks whether all tasks were done: the beginning of its name."""
 
 
 class LLMCompilerOptions(Planner):
@@ -89,8 +87,8 @@ class LLMCompilerOptions(Planner):
         label: str,
         known: Sequence[int] = (),
     ) -> Step:
-        """Return the call that writes the plan of a round, or its `repair`. `known` are the numbers of earlier plans'
-        results."""
+        """Return the call that writes a round's plan, or repairs it (`repair`). `known` has the result numbers of
+        earlier plans."""
         form = self.plan.form
         if form == "calls":
             held = not self.calls(brief) and len(brief.tools) <= MOST_TOOLS
@@ -112,7 +110,7 @@ class LLMCompilerOptions(Planner):
         )
 
     def calls(self, brief: PlanningContext) -> bool:
-        """Whether the model is offered functions: a prompt that is plain text has no place for them."""
+        """Return whether the call offers functions to the model: a plain-text prompt cannot offer them."""
         return self.dialect == "native" and brief.task.chat()
 
     def plan_again(
@@ -125,7 +123,7 @@ class LLMCompilerOptions(Planner):
         errors: Sequence[str] = (),
         repair: int = 0,
     ) -> Plan:
-        """Return the step that writes another plan, or more of one."""
+        """Return the step that writes another plan, or extends a plan."""
         after = max(numbers, default=0) + 1
         head = prompts.plan_prompt(self.plan, brief, after, replan=True, native=self.calls(brief))
         parts: list[Part] = [Text(text=f"{head}\nPrevious Plan:\n\n")]
@@ -139,8 +137,8 @@ class LLMCompilerOptions(Planner):
     def unless_done(
         self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]
     ) -> Step:
-        """Return the join that ends a plan by its last task where all were done; its reader asks the joiner if not. It
-        needs the scratchpad too, which the joiner would read."""
+        """Return the join that answers with the last task's value if all tasks succeeded; otherwise its reader plans
+        the joiner. It also needs the scratchpad for the joiner."""
         op = Join(merge=Plugin(name="collect"), on_failure=self.on_failure)
         return Step(
             name=f"done-{round}",
@@ -155,7 +153,7 @@ class LLMCompilerOptions(Planner):
     def conclusion(
         self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]
     ) -> tuple[Step, Step]:
-        """Return the joiner and the answer that is made of what it says."""
+        """Return the joiner and the answer step that reads its decision."""
         again = round < self.rounds
         head = prompts.joiner_prompt(self.joiner, brief.task.render(), again)
         nothing = "(no tool was called)\n" + "".join(f"Not run: {error}\n" for error in errors)
@@ -178,7 +176,7 @@ class LLMCompilerOptions(Planner):
 
 
 def _narrowed_state(brief: PlanningContext) -> dict[str, JsonValue]:
-    """Return the part of a step's state with the names of the tools that a narrowed brief has; empty for all tools."""
+    """Return the part of a step's state with the tool names of a narrowed brief; empty for all tools."""
     if not any(spec.name == MORE_TOOLS for spec in brief.tools):
         return {}
     return {"told": [spec.name for spec in brief.tools]}

@@ -1,7 +1,7 @@
 """An incremental parser of plans in LLMCompiler's language, for text that arrives in pieces of any length.
 
-It reads every way of writing that models are known for and notes each repair; a line that seems to be a task and cannot
-be read comes out as a task that `is_unread`. Time is linear in the text.
+It accepts every known variant of models' plans and records each repair. An unreadable line that looks like a task
+becomes a task with `is_unread`. Time is linear in the text.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _TAIL = re.compile(r"[ \t*`.;,]*+(?:$|#|//|<|--)")
 _MARK = re.compile(r"[\"'()\[\]{}\\]")
 _FENCE = re.compile(r"[ \t]*(?:```|~~~)")
 _BETWEEN = re.compile(r"[ \t]*+[;,|&]?+")
-"""Between two tasks on one line."""
+"""Separator of two tasks on one line."""
 _MEANT = re.compile(rf"[ \t]*+(?:[-*+•>][ \t]++)?{_SIGNS}[0-9]++[.):]|[^(]*\w\(")
-"""A line that is numbered, or calls something: it was meant to be a task."""
+"""A line with a number or a call: the model intended a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanTask:
-    """One task of a plan, as it was written; references are still text."""
+    """One written task of a plan; references are still text."""
 
     id: int
     tool: str
@@ -45,46 +45,46 @@ class PlanTask:
     thought: str
     is_join: bool = False
     is_unread: bool = False
-    """The line was meant to be a task and cannot be read; it is `arguments.raw`."""
+    """Whether the line was meant as a task but is unreadable; `arguments.raw` has the line."""
 
     @property
     def text(self) -> str:
-        """The action, as written but for what was repaired."""
+        """The action as written, apart from repairs."""
         return f"{self.tool}({self.arguments.raw})"
 
 
 @dataclass(slots=True)
 class _Open:
-    """A task whose end has not been seen: its lines so far, and where in them the scan stands."""
+    """A task whose end has not been found yet: its lines so far, and the position of the scan."""
 
     id: int
     name: str
     lines: list[str]
     start: int
-    """Where the arguments start in the first line."""
+    """Offset of the arguments in the first line."""
     stack: list[str]
     quote: str = ""
-    """The string that is open: the quote, or three of them."""
+    """The quote of the open string (one or three characters)."""
     last: str = "("
-    """The last character that is no space."""
+    """The last character that is not a space."""
     end: int = -1
-    """Where the arguments end in the last line."""
+    """Offset of the arguments' end in the last line."""
     tail: int = -1
-    """Where what follows the task starts in the last line."""
+    """Offset of the text after the task in the last line."""
 
 
 class PlanText:
-    """Takes a plan's text in pieces and gives each task as soon as its line, or its last line, is complete.
+    """Takes a plan's text in pieces and returns each task as soon as its last line is complete.
 
-    The first join ends the plan, as does the mark for its end. `repairs` lists the corrections.
+    The first join or the end mark ends the plan. `repairs` lists the corrections.
     """
 
     def __init__(self) -> None:
         self.repairs: list[str] = []
         self.names: dict[str, int] = {}
-        """Tasks by the name that their result was given: `1. area = search("…")`."""
+        """Tasks by the name of their result: `1. area = search("…")`."""
         self.over = False
-        """The plan has ended; the rest of the text is not read."""
+        """Whether the plan has ended; the rest of the text is ignored."""
         self._pieces: list[str] = []
         self._open: _Open | None = None
         self._thought = ""
@@ -92,7 +92,7 @@ class PlanText:
         self._first = True
 
     def feed(self, delta: str) -> list[PlanTask]:
-        """Take the next piece and return the tasks that are complete now."""
+        """Add the next piece of text and return the tasks that are complete now."""
         if self.over:
             return []
         if "\n" not in delta:
@@ -103,8 +103,8 @@ class PlanText:
         return [task for line in lines for task in self._line(line)]
 
     def close(self, cut: bool = False) -> list[PlanTask]:
-        """Take note that the text has ended and return the tasks that this completes. `cut`: it was cut off, so that
-        a task without an end may lack anything and is not to be run."""
+        """End the text and return the tasks that its end completes. `cut`: the text was cut off, so an unfinished task
+        may be incomplete and must not run."""
         if self.over:
             return []
         line = "".join(self._pieces)
@@ -150,7 +150,7 @@ class PlanText:
         self.over = self.over or ended
 
     def _start(self, line: str, cut: bool = False) -> Iterator[PlanTask]:
-        """Read a line that starts nothing or something new."""
+        """Read a line outside an open task, which may start a task."""
         if not line or line.isspace():
             return
         join = _JOIN.match(line) if "oin" in line else None
@@ -193,8 +193,8 @@ class PlanText:
             self.repairs.append(f"a line that is no task was left out: {_head(line)}")
 
     def _interrupts(self, line: str, task: _Open) -> bool:
-        """Whether a line starts something new although the task before it has no end. Inside a string only a number
-        that goes on does: texts have numbered lists."""
+        """Return whether a line starts a new task although the task before has no end. Inside a string only a greater
+        number does, since texts contain numbered lists."""
         if _STOP.match(line) and not task.quote:
             return True
         head = _HEAD.match(line) or _JOIN.match(line)
@@ -203,7 +203,7 @@ class PlanText:
         return not task.quote or (len(head["id"]) <= 6 and int(head["id"]) > task.id)
 
     def _give_up(self) -> Iterator[PlanTask]:
-        """End the open task at the end of its first line, and read its other lines again."""
+        """End the open task at the end of its first line, and parse its other lines again."""
         task = self._open
         assert task is not None
         self._open = None
@@ -221,7 +221,7 @@ class PlanText:
     # -- one task ------------------------------------------------------------------------------------------------------
 
     def _scan(self, line: str, at: int, cut: bool = False) -> Iterator[PlanTask]:
-        """Go through one more line of the open task, and give the task if it ends there."""
+        """Scan one more line of the open task, and return the task if it ends there."""
         task = self._open
         assert task is not None
         task.lines.append(line)
@@ -256,7 +256,7 @@ class PlanText:
     # -- small things --------------------------------------------------------------------------------------------------
 
     def _skip_thinking(self, line: str) -> bool:
-        """Whether a line belongs to the reasoning that some models write before they answer."""
+        """Return whether a line belongs to the reasoning that some models write before they answer."""
         if self._first and line.strip():
             self._first = False
             self._thinking = line.lstrip().startswith("<think>")
@@ -328,7 +328,7 @@ def _leave_string(task: _Open, line: str, at: int) -> int:
 
 
 def _may_end(line: str, at: int, here: int, final: int) -> bool:
-    """Whether a closing parenthesis before `at` can be the task's: text without quotes may hold others."""
+    """Return whether a closing parenthesis before `at` can end the task: text without quotes may contain others."""
     rest = _next_task_offset(line, at)
     if here == final or _TAIL.match(line, at) or _HEAD.match(line, rest) or _JOIN.match(line, rest):
         return True
@@ -340,7 +340,7 @@ def _unread_task(line: str) -> PlanTask:
 
 
 def _next_task_offset(line: str, at: int) -> int:
-    """Return where the next task on a line would start."""
+    """Return the offset of the next task on a line."""
     between = _BETWEEN.match(line, at)
     return between.end() if between else at
 

@@ -52,8 +52,8 @@ _LAST = "Another plan is not possible: give the best answer that there is.\n"
 def plan_prompt(
     asked: CallConfig, brief: PlanningContext, next_id: int = 1, replan: bool = False, native: bool = False
 ) -> str:
-    """Return the prompt for a plan, up to its first line, or up to the earlier plans if there were any. `native`: the
-    model may be offered the tools as functions too."""
+    """Return the prompt for a plan, up to the plan's first line, or up to the earlier plans if there are any. `native`:
+    the call may offer the tools as functions too."""
     shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(brief.tools, 1))
     fields = {"tools": shown, "join": str(len(brief.tools) + 1)}
     ours = _PLAN.format(**fields)

@@ -1,4 +1,4 @@
-"""Reads plans while they are written, and the joiner's decision."""
+"""Read plans while they are written, and the joiner's decision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, 
 
 
 class PlanReader:
-    """Makes a patch of every task of a plan the moment it is complete, and the end of the round when the plan is."""
+    """Turns every complete task of a plan into a patch at once, and adds the round's end when the plan is complete."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class PlanReader:
         self.repairs: list[str] = []
         self.join: int | None = None
         self.steps: list[Step] = []
-        """All steps so far, those held back included."""
+        """All steps so far, including steps that are held back."""
         self.held: dict[str, Step] = {}
-        """Calls that change the world, and what needs them: they wait until the whole plan is written."""
+        """Calls with side effects, and the steps that need them: they wait until the whole plan is written."""
         self._entries: list[dict[str, JsonValue]] = []
         self._earlier: str | None = None
         """The scratchpad before this plan."""
@@ -61,13 +61,13 @@ class PlanReader:
         self._native = NativeCalls(self._last)
         self._said: set[tuple[int, str]] = set()
         self._made: dict[str, str] = {}
-        """The names of the calls that change nothing, by what they are: an equal one is not made again."""
+        """Names of the calls without side effects, by their content: an equal call is not made again."""
         self._full = False
-        """Whether it has been noted that there are more tasks than may be run."""
+        """Whether an error reports that the plan has too many tasks."""
 
     @classmethod
     def of_text(cls, planner: LLMCompilerOptions, tools: Sequence[ToolSpec]) -> PlanReader:
-        """Return a reader of a plan that is not going to be run."""
+        """Return a reader of a plan that is not run."""
         reader = cls(planner, None, 1, 0, None)
         reader.tools = {spec.name: spec for spec in tools}
         return reader
@@ -79,19 +79,19 @@ class PlanReader:
         return (Plan(steps=tuple(steps)),) if steps else ()
 
     def close(self, result: Result) -> Plan | None:
-        """Return the calls that are left, and the joiner; or the repair of what cannot be run."""
+        """Return the remaining calls and the joiner, or the repair of invalid tasks."""
         brief = self.brief
         assert brief is not None
         cut = result.finish != "stop"
         steps = self._take(self._rest(cut))
-        # After its join() a plan is whole, whatever the model would have added.
+        # A plan is complete after join(), even if the model adds more text.
         if cut and self.join is None:
             self.errors.append("the plan was cut off before its join()")
         if not self._entries and self.join is None and not cut:
             self.errors.append("no task was found: write each on a line of its own, as `1. tool(arguments)`")
         if self.errors and self.repair < self.planner.repairs:
             return self._plan_repair(steps, brief)
-        # The plan is written to its end and is run: what changes the world may start now.
+        # The plan is complete and valid: calls with side effects may start now.
         steps += self.held.values()
         branches = self.steps
         scratchpad = self._scratchpad(branches)
@@ -124,7 +124,7 @@ class PlanReader:
         return {"steps": shown, "output": end, "repairs": repairs, "errors": list(self.errors), "plan": plan}
 
     def _rest(self, cut: bool) -> list[PlanTask]:
-        """Return the tasks that the end of the text completes."""
+        """Return the tasks that are complete because the text ends."""
         tasks = [*self.text.feed(self._native.close()), *self.text.close(cut)]
         self._note_unreadable_calls()
         if self._native.count:
@@ -132,7 +132,7 @@ class PlanReader:
         return tasks
 
     def _note_unreadable_calls(self) -> None:
-        """Note calls that cannot be read as tasks that are not run."""
+        """Record unreadable calls as tasks that are not run."""
         for number, text, why in self._native.misread:
             self._entries.append({"text": f"{number}. {text}", "thought": "", "error": why})
             self.errors.append(f"{number}. {text}: {why}")
@@ -140,7 +140,7 @@ class PlanReader:
         self._native.misread.clear()
 
     def _take(self, tasks: Sequence[PlanTask]) -> list[Step]:
-        """Return the steps of tasks that may start now; keep the others."""
+        """Return the steps of tasks that may start now; hold the others back."""
         started: list[Step] = []
         for task in tasks:
             if task.is_join:
@@ -162,14 +162,14 @@ class PlanReader:
         return started
 
     def _step(self, task: PlanTask) -> Step | None:
-        """Return a task's call, or `None` if it is not to be run."""
-        # Models that go round in circles write whole plans twice.
+        """Return a task's call, or `None` if the task must not run."""
+        # Models in a loop write whole plans twice.
         written = (task.id, task.text)
         if written in self._said:
             self.repairs.append(f"task {task.id}: written twice, run once")
             return None
         if len(self._entries) >= self.planner.max_branches:
-            if not self._full:  # said once, however many there are
+            if not self._full:  # reported once for all excess tasks
                 self._full = True
                 self.repairs.append(f"more tasks than {self.planner.max_branches}: the others are not run")
             return None
@@ -208,8 +208,8 @@ class PlanReader:
         return Step(name=name, op=op, needs=tuple(bound.needs), side_effects=effects, label=shorten(task.text))
 
     def _name(self, number: int) -> str:
-        """Return a task's name: its number, or the next free one if an earlier plan's task has that. A second task of
-        the same number in one plan is numbered `2-2`, and later references mean it."""
+        """Return a task's name: its number, or the next free number if an earlier plan's task has it. A second task
+        with the same number in a plan is named `2-2`; later references mean this task."""
         if number in self._before or (self._before and str(number) in self._taken and number not in self._known):
             self._last += 1
             while str(self._last) in self._taken:
@@ -225,7 +225,7 @@ class PlanReader:
         return name
 
     def _tool(self, name: str) -> ToolSpec | None:
-        """Return a tool by its name, however it is cased and hyphenated."""
+        """Return a tool by its name, ignoring case and hyphens."""
         spec = self.tools.get(name)
         if spec is not None or not self.tools:
             return spec
@@ -236,7 +236,7 @@ class PlanReader:
         return alike[0]
 
     def _plan_repair(self, steps: list[Step], brief: PlanningContext) -> Plan:
-        """Return the calls that may start all the same, and the step that is to repair the others."""
+        """Return the calls that may start despite errors, and the step that repairs the other calls."""
         for entry in self._entries:
             if entry.get("branch") in self.held:
                 entry["branch"], entry["error"] = None, _NOT_RUN
@@ -247,11 +247,11 @@ class PlanReader:
         return Plan(steps=(*steps, *([scratchpad] if scratchpad else []), *plan.steps), output=plan.output)
 
     def _results(self, branches: Sequence[Step]) -> list[int]:
-        """Return the numbers of the tasks that later plans can refer to."""
+        """Return the task numbers that later plans can refer to."""
         return sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
 
     def _scratchpad(self, branches: Sequence[Step]) -> Step | None:
-        """Return the join of what tasks observed, earlier plans' included; `None` if there is nothing to join."""
+        """Return the join of all observations, including those of earlier plans, or `None` without observations."""
         needs = (*([self._earlier] if self._earlier else []), *(step.name for step in branches))
         if not needs:
             return None
@@ -269,7 +269,7 @@ class PlanReader:
 
 
 def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnBranches:
-    """Return the reader of the join that looks whether all tasks were done."""
+    """Return the reader of the join that checks whether all tasks succeeded."""
 
     def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
         match state:

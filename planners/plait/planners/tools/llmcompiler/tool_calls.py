@@ -1,4 +1,4 @@
-"""Native tool calls, as models trained on chat templates write them, put into the language of plans line by line.
+"""Translate native tool calls of models trained on chat templates into the language of plans, line by line.
 
 It reads calls of OpenAI's API (`{"type": "function", "function": {"name": …, "arguments": "…"}}`, alone, in a list or
 under `tool_calls`), the plain form `{"name": …, "arguments": {…}}`, and both inside `<tool_call>` tags.
@@ -27,31 +27,31 @@ class Misread(NamedTuple):
     """A call that cannot be read."""
 
     number: int
-    """The task that it would have been."""
+    """The task that the call would have been."""
     text: str
     why: str
 
 
 class NativeCalls:
-    """A filter before the parser of plans: text in any pieces goes through as it is, but for calls, which come out as
-    lines `N. name(key=value, …)`, each as soon as it is complete.
+    """A filter before the parser of plans. Text passes unchanged; each complete call becomes a line `N. name(key=value,
+    …)` at once.
 
-    A text that begins as JSON is held until its end, and goes through as it is if it has no calls.
+    A text that begins as JSON is buffered until its end, and passes unchanged if it has no calls.
     """
 
     def __init__(self, after: int = 0) -> None:
-        """`after`: the number before that of the first call."""
+        """`after`: the number before the first call's number."""
         self.count = 0
-        """Calls read so far."""
+        """Number of calls so far."""
         self.misread: list[Misread] = []
-        """Calls that cannot be read, in order."""
+        """Unreadable calls, in order."""
         self._next = after + 1
         self._held = ""
         self._json: bool | None = None
         """Whether the text begins as JSON; `None` while unknown."""
 
     def feed(self, delta: str) -> str:
-        """Take the next piece and return the text for the parser."""
+        """Add the next piece of text and return the text for the parser."""
         self._held += delta
         if self._json is None:
             if not self._held.strip(" \t\r\n`json"):
@@ -63,7 +63,7 @@ class NativeCalls:
         return self._tags()
 
     def close(self) -> str:
-        """Return the rest, the text having ended."""
+        """Return the rest of the text for the parser after the text has ended."""
         held, self._held = self._held, ""
         if self._json:
             lines = "".join(self._lines(loads(_strip_fence(held))))
@@ -78,7 +78,7 @@ class NativeCalls:
         return held[:start] + ("".join(self._lines(value)) or held[start:])
 
     def _tags(self) -> str:
-        """Turn the tags that are complete into lines; keep back what may be the beginning of one."""
+        """Turn complete tags into lines, and buffer a possible beginning of a tag."""
         out: list[str] = []
         at = 0
         while (start := self._held.find(OPEN, at)) >= 0:
@@ -110,7 +110,7 @@ class NativeCalls:
 
 
 def _format_argument(value: JsonValue) -> str:
-    """Return an argument as plans write it; a text that is only a reference means the value itself."""
+    """Return an argument in the language of plans; a text that is only a reference becomes the value itself."""
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=True)

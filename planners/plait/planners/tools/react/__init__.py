@@ -1,4 +1,4 @@
-"""Planner `react`: a model reasons and calls tools, turn by turn; calls start while the turn is still being written."""
+"""Planner `react`: a model reasons and calls tools, turn by turn. Calls start while the model still writes the turn."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ __all__ = ["React"]
 class React(ReactOptions):
     """Reasoning and acting (ReAct, Yao et al., arXiv 2210.03629), with parallel calls.
 
-    A turn `turn-1` is one call of the model. Each call that it writes starts as soon as it is complete; those that
-    change the world when the turn is whole. The results go back in the order of the calls, whichever ended first, and
-    the next turn continues the conversation, so its prefix is cached. A turn without a call is the answer.
+    A turn `turn-1` is one model call. Each tool call in it starts as soon as it is complete; calls with side effects
+    start when the turn is complete. The results return in the order of the calls, and the next turn continues the
+    conversation, so its prefix is cached. A turn without a call is the answer.
 
-    A call that fails is an observation, and so is one beyond `max_branches`. A call that changes nothing is made once;
-    its result is given again, until a call is made that may change something. Of a long result head and tail are shown,
-    and the model may call `more`. A call that cannot be read is sent back once. After `rounds`, or when it repeats
-    itself, the model is asked for its answer. With `n` each turn is written several times, and a vote over actions
-    chooses one.
+    A failed call and a call beyond `max_branches` are observations. A call without side effects is made once; its
+    result is reused until a call that may change something. The model sees the head and tail of a long result, and may
+    call `more`. An unreadable call is sent back once. After `rounds`, or when the model repeats itself, it must answer.
+    With `n` each turn is sampled several times, and a vote over actions chooses one sample.
 
-    Differs from the original: several calls a turn; results in the order of the calls; no forced empty finish.
-    Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 8,000 characters of a result.
+    Differs from the original: a turn may have several calls; results keep the order of the calls; an empty finish is
+    never forced. Defaults: greedy, 12 turns (the original: 7), 8 calls a turn (1), 8,000 characters of a result.
     """
 
     fidelity = Fidelity("variant", "calls side by side, while the turn is written", paper="2210.03629")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Take turns until one has no call."""
+        """Run turns until a turn has no call."""
         ledger = Ledger(ctx.brief, self, await self._select_tools(ctx, question))
         ledger.name = ctx.keep(ledger)
         turn = await self._turn(
@@ -81,7 +80,7 @@ class React(ReactOptions):
         return list(read_found_tools(await ctx.call(MORE_TOOLS, query=question, k=self.max_tools), tools))
 
     async def _make_calls(self, ctx: Context, turn: Trajectory, calls: Sequence[tuple[CallRequest, str]]) -> JsonValue:
-        """Make the calls of a turn that was voted for, and return the value that a reader would make of the turn."""
+        """Make the calls of the turn that won a vote, and return the value that a reader would return for it."""
         wanted = [call for call, fate in calls if fate == "run"]
         made = [ctx.call(call.name, **call.arguments) for call in wanted]
         await ctx.gather(*made, return_exceptions=True)
@@ -93,8 +92,8 @@ class React(ReactOptions):
         return {"text": turn.text, "results": results}
 
     async def _run_agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, CallOutcome]:
-        """Let the agents that a voted turn calls work, side by side, and return their outcomes by the id of the call.
-        Those of other turns are steps of the turn's own."""
+        """Run the agents that a voted turn calls, in parallel, and return their outcomes by call id. In other turns,
+        agents are steps of the turn."""
 
         async def one(agent: Agent, question: str) -> CallOutcome:
             try:
@@ -119,7 +118,7 @@ class React(ReactOptions):
                 return super().reader(step, brief)
 
     def _opening(self, brief: PlanningContext, ledger: Ledger) -> list[Message]:
-        """Return the messages before the question: instructions, and what the user's conversation has."""
+        """Return the messages before the question: the instructions and the user's conversation."""
         history = list(brief.request.messages)
         system = [self.opening] if self.opening else []
         if history and history[0].role in ("system", "developer"):
@@ -141,7 +140,7 @@ class React(ReactOptions):
         prompt: str,
         last: bool = False,
     ) -> Trajectory:
-        """Let the model write a turn, or several that vote, and return the one that it comes to."""
+        """Call the model for a turn, or for several samples and a vote, and return the resulting turn."""
         ledger.turns += 1
         ledger.talk += with_prompt([message for message in messages if message.role != "system"], prompt)
         name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
@@ -175,7 +174,7 @@ class React(ReactOptions):
     async def _vote(
         self, ctx: Context, samples: Sequence[Trajectory], ledger: Ledger, name: str, label: str
     ) -> Trajectory:
-        """Return the sample that a vote chooses; if none can be read, the first that was written."""
+        """Return the sample that a vote chooses, or the first written sample if none is readable."""
         kind = ctx.brief.plugin("merge", self.merge)
         own = {"tools": ledger.functions, "dialect": self.dialect, "gives": "text"}
         fields = type(kind).model_fields if isinstance(kind, Merge) else {}

@@ -22,7 +22,7 @@ from . import prompts
 from .options import MORE, ReactOptions, transfer_name, turn_calls
 
 _TIRING = 3
-"""How often the same call is answered; after that the model has to answer itself."""
+"""Maximum number of times that the same call gets a result; then the model must answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +43,27 @@ class Ledger:
     brief: PlanningContext
     planner: ReactOptions
     told: list[ToolSpec]
-    """The tools that the model knows of."""
+    """The tools that the model's messages describe."""
     name: str = ""
-    """By which the readers of turns find it (`Context.keep`): what was called grows with each turn, and is in none's
-    state."""
+    """Key under which the readers of turns find the ledger (`Context.keep`). The ledger grows with each turn, so no
+    step's state contains it."""
     talk: list[Message] = field(default_factory=list[Message])
-    """The conversation without instructions, for who takes it over."""
+    """The conversation without instructions, for an agent that takes it over."""
     turns: int = 0
     next: int = 1
     """Number of the next call."""
     results: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    """Whole results of calls that change nothing, by call, each with its place; since the last call that may have
+    """Full results of calls without side effects, by call, each with its place, since the last call that may have
     changed something."""
     before: list[dict[str, tuple[int, str]]] = field(default_factory=list[dict[str, tuple[int, str]]])
-    """The same before each such call: a turn is read by what was known when it was asked for."""
+    """The `results` before each such call: a turn is read with the results known at its request."""
     by_id: dict[str, str] = field(default_factory=dict[str, str])
-    """Whole results, by id."""
+    """Full results, by id."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
     tired: bool = False
     """Whether the model repeats itself and has been warned."""
     cut: bool = False
-    """A result was cut, so that `more` makes sense."""
+    """Whether a result was cut, so that `more` is useful."""
     _functions: tuple[int, tuple[Function, ...]] | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Ledger:
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that the model may call: the same tuple until more tools are added."""
+        """The functions that the model may call. The tuple stays the same until tools are added."""
         if self._functions is None or self._functions[0] != len(self.told):
             self._functions = len(self.told), self._list_functions()
         return self._functions[1]
@@ -91,8 +91,8 @@ class Ledger:
         return [tool_search_spec(hidden)] if hidden else []
 
     def _add_found_tools(self, value: str) -> str:
-        """Take the tools that `more_tools` found, and return their descriptions for the model. Tools that this flow
-        may not call are left out."""
+        """Add the tools that `more_tools` found, and return their descriptions for the model. Tools that this flow may
+        not call are left out."""
         tools = read_found_tools(loads(value), self.brief.tools)
         self.told += [tool for tool in tools if tool not in self.told]
         rows: list[JsonValue] = [tool.model_dump(include={"name", "description", "parameters"}) for tool in tools]
@@ -100,29 +100,29 @@ class Ledger:
 
     @property
     def state(self) -> JsonValue:
-        """What the reader of the next turn needs: the number of its first call, and what is known now."""
+        """The state for the reader of the next turn: the number of its first call, and the known results."""
         return {"first": self.next, "ledger": self.name, "known": [len(self.before), len(self.results)]}
 
     def known(self, epoch: int, count: int) -> KnownCalls:
-        """Return the known calls at a turn, by its `state`."""
+        """Return the calls that were known at a turn with this `state`."""
         return KnownCalls(self.before[epoch] if epoch < len(self.before) else self.results, count)
 
     def calls(self, value: JsonValue) -> list[tuple[CallRequest, str]]:
-        """Return the calls of a turn that has ended, with what became of each."""
+        """Return the calls of an ended turn, with the fate of each call."""
         return turn_calls(self.planner, self.brief, _text(value), self.next, self.results)
 
     def observe(
         self, value: JsonValue, calls: Sequence[tuple[CallRequest, str]], agents: Mapping[str, CallOutcome]
     ) -> list[Message]:
-        """Take the results of a turn's calls, and return them as messages, in the order of the calls. `agents`:
-        outcomes of agents that were called, by the id of the call."""
+        """Record the results of a turn's calls, and return them as messages in the order of the calls. `agents`:
+        outcomes of called agents, by call id."""
         self.talk.append(assistant_message(_text(value), self.next))
         answers: list[tuple[CallRequest, str]] = []
         now: dict[str, CallOutcome] = {}
         changed = False
-        # What cannot be read has no name and no number; the model gets it as text.
+        # An unreadable call has no name and no number; the model gets it as text.
         for call, fate in ((call, fate) for call, fate in calls if fate != "unread"):
-            # A call that is not made is numbered too: the reader counted it while the turn was written.
+            # A call that is not made has a number too: the reader counted it while the turn was written.
             self.next += 1
             self.counts[call.key] = self.counts.get(call.key, 0) + 1
             asked = self.planner.asked_agent(call) if fate == "ours" else None
@@ -140,7 +140,7 @@ class Ledger:
             if fate == "run" and not changes and outcome.ok:  # a failed call may be tried again
                 self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], outcome.text
             answers.append((call, self._show(call, fate, outcome)))
-        if changed:  # what was read before it, or beside it, may be otherwise now
+        if changed:  # results from before or during this call may be stale now
             self.before.append(self.results)
             self.results = {}
             self.counts.clear()
@@ -151,8 +151,8 @@ class Ledger:
         return self.planner.observation_chars or sys.maxsize
 
     def _answer_unrun(self, call: CallRequest, fate: str) -> str:
-        """Return the answer to a call that makes no step: one too many, a wrong one of an agent, a handover, or one
-        that reads more of an earlier result."""
+        """Return the result of a call without a step: a call over the limit, an invalid call of an agent, a handover,
+        or a call that reads more of an earlier result."""
         if fate == "limit":
             most = f"a turn may make {self.planner.max_branches} calls"
             return f"not run: {most}; make it again if it is needed"
@@ -164,8 +164,8 @@ class Ledger:
     def _adapt(
         self, outcome: CallOutcome, call: CallRequest, asked: tuple[Agent, str] | None, ran: bool
     ) -> CallOutcome:
-        """Return a call's outcome for the model: an agent's answer with who failed, found tools as they are offered."""
-        # Several agents may be asked in one turn: the model has to see who failed.
+        """Return a call's outcome for the model: an agent's answer with any failed agent's name, or found tools."""
+        # One turn may call several agents: the model must see which one failed.
         if asked is not None:
             who = f"the agent {call.name}, asked {asked[1][:80]!r}: "
             return (
@@ -185,7 +185,7 @@ class Ledger:
         return shown
 
     def _may_change(self, call: CallRequest, asked: tuple[Agent, str] | None) -> bool:
-        """Whether a call may have changed something: its tool has side effects, or the agent may call one that has."""
+        """Return whether a call may have changed something: its tool, or a tool of its agent, has side effects."""
         lasting = {spec.name for spec in self.brief.tools if spec.side_effects}
         if asked is None:
             return call.name in lasting
@@ -210,7 +210,7 @@ def read_answer(value: JsonValue) -> str:
 
 
 def _text(value: JsonValue) -> str:
-    """Return the model's text of a turn, from the turn's value."""
+    """Return the model's text from a turn's value."""
     match value:
         case {"text": str() as text, "results": dict()}:
             return text

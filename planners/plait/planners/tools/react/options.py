@@ -57,19 +57,19 @@ class ReactOptions(ToolTurns):
         return TURN if self.n == 1 and self.dialect == "native" else ""
 
     def asked_agent(self, call: CallRequest) -> tuple[Agent, str] | None:
-        """Return the agent that a call asks, and what; `None` for a call that asks none."""
+        """Return the agent that a call addresses and the question, or `None` for other calls."""
         agent = next((agent for agent in self.agents if agent.name == call.name), None)
         question = call.arguments.get("question")
         return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
 
 
 def transfer_name(agent: Agent) -> str:
-    """Return the name of the call that hands a conversation over."""
+    """Return the name of the function that hands the conversation over."""
     return f"transfer_to_{agent.name}"
 
 
 MORE = "more"
-"""The call by which a model reads on in a result that was cut."""
+"""The function with which a model reads more of a result that was cut."""
 
 
 def classify_calls(
@@ -103,7 +103,7 @@ def classify_calls(
 def turn_calls(
     planner: ReactOptions, brief: PlanningContext, text: str, first: int, known: Container[str], whole: bool = True
 ) -> list[tuple[CallRequest, str]]:
-    """Return the calls in a turn's text, with what becomes of each; `whole`: nothing more comes."""
+    """Return the calls in a turn's text, with the fate of each call; `whole`: the text is complete."""
     text = f"{text}\n" if whole else text
     ours = [agent.name for agent in planner.agents] + [transfer_name(agent) for agent in planner.handoffs]
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]

@@ -1,4 +1,4 @@
-"""What the planner `react` says to the model, beside what all planners with tools do."""
+"""Texts of the planner `react` for the model, beside the texts of all planners with tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TIRED = "You have made this very call {count} times, and its result is the same 
 
 
 def more_function() -> Function:
-    """Return the function by which a model reads on in a long result."""
+    """Return the function with which a model reads more of a long result."""
     return Function(
         name=MORE,
         description="Returns characters `start` to `end` of a result that was cut.",
@@ -27,7 +27,7 @@ def more_function() -> Function:
 
 
 def agent_function(name: str, description: str) -> Function:
-    """Return the function by which a model calls an agent."""
+    """Return the function with which a model calls an agent."""
     return Function(
         name=name,
         description=description or "Works on a question by itself and returns its answer.",
@@ -40,7 +40,7 @@ def agent_function(name: str, description: str) -> Function:
 
 
 def transfer_function(name: str, description: str) -> Function:
-    """Return the function by which a model hands the conversation over."""
+    """Return the function with which a model hands the conversation over."""
     return Function(
         name=name,
         description=f"Hands the conversation over, for good. {description}".strip(),
@@ -49,8 +49,7 @@ def transfer_function(name: str, description: str) -> Function:
 
 
 def cut(text: str, most: int, name: str) -> str:
-    """Return a result of at most about `max_branches` characters: its head and tail, and how to read what is left
-    out."""
+    """Return a result cut to about `max_branches` characters: its head, its tail, and a note on reading the rest."""
     if len(text) <= most:
         return text
     head = most * 3 // 5

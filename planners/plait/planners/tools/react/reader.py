@@ -30,21 +30,21 @@ class TurnReader:
         self._made: dict[str, Step] = {}
 
     def feed(self, delta: str) -> Sequence[Plan]:
-        """Return a call for each that is complete now."""
+        """Return a step for each call that is complete now."""
         self._text += delta
         if not self._planner.turn.stream or not completes_call(self._text, delta, self._planner.dialect):
             return ()
         return [Plan(steps=(step,)) for step in self._new(self._calls(self._text, whole=False))]
 
     def close(self, result: Result) -> Plan | None:
-        """Return the calls that are left, and what waits for all of them; nothing for a turn without calls."""
+        """Return the remaining calls and the join of all calls, or nothing for a turn without calls."""
         text = result.text
         calls = self._calls(text)
         if not calls:
             return None
         new = self._new(calls)
         needs = list(self._made)
-        # The turn's text goes along, since the value of an expanded step is that of its expansion.
+        # The join's value includes the turn's text, since an expanded step's value is its expansion's value.
         merge = Plugin(name="observations", options={"written": text})
         join = Step(name=RESULTS, op=Join(merge=merge, on_failure="any-end"), needs=tuple(needs), label="results")
         return Plan(steps=(*new, join), output=RESULTS)

@@ -1,4 +1,4 @@
-"""Planner `workflow`: a plan with conditions, loops and questions to people, checked before anything of it runs."""
+"""Planner `workflow`: a plan with conditions, loops and questions to people, checked completely before it runs."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from .validation import find_faults
 __all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
 
 FIND_PLANS, KEEP_PLAN = "find_plans", "keep_plan"
-"""Tools of a library of plans (`plait.workers.tools.plan_library`): the planner calls them if a run has them."""
+"""Tools of a plan library (`plait.workers.tools.plan_library`), which the planner calls if the run has them."""
 _EXAMPLES = 2
-"""Most plans of the library that the model is shown."""
+"""Maximum number of library plans in the prompt."""
 
 
 class Workflow(Flow):
     """Plans with conditions and loops over many tools (WorkflowLLM, Fan et al., arXiv 2411.05451; repairs after
     ComfyGPT, arXiv 2503.17671; reviews by people after Opus, arXiv 2412.00573).
 
-    `plan-1` writes a plan as JSON: calls, `if`, `foreach`, `while` with a limit, `review`. It is checked whole, against
-    the tools' schemas; all faults go back with candidates, and the model rewrites the steps that have them. A repair
-    that does not lower the number of faults is dropped and is the last. Then the steps run, each as soon as its inputs
-    are there; calls that change the world in the order in which they are written. Of many tools the model sees
-    those nearest to the question and may ask for more. Plans that ran go into a library, if there is one.
+    `plan-1` writes a plan as JSON: calls, `if`, `foreach`, `while` with a limit, `review`. The planner checks the whole
+    plan against the tools' schemas. All faults go back with candidates, and the model rewrites the faulty steps. A
+    repair that does not reduce the number of faults is dropped, and repairs end. Then each step runs as soon as its
+    inputs exist; calls with side effects keep their written order. If there are many tools, the model sees the nearest
+    to the question and may request more. Plans that ran go into a library, if there is one.
 
     Differs from the originals: nothing is trained; plans are data, not code; every fault is reported at once.
     Defaults: 12 tools shown, 2 repairs, greedy.
@@ -68,7 +68,7 @@ class Workflow(Flow):
     observation_chars: ObservationChars = 8000
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Plan, repair, run, answer. Raises `PlannerError` for a plan that stays broken."""
+        """Plan, repair, run, answer. Raises `PlannerError` if the plan still has faults after repairs."""
         tools = {tool.name: tool for tool in ctx.brief.tools if tool.name not in (FIND_PLANS, KEEP_PLAN)}
         library = {tool.name for tool in ctx.brief.tools} - set(tools)
         writer = Writer(ctx, self, tools)
@@ -108,11 +108,11 @@ class Workflow(Flow):
         try:
             await ctx.call(KEEP_PLAN, intention=question, plan=abstract(plan))
         except StepFailed:
-            return  # the answer does not depend on it; the step says why
+            return  # The answer does not depend on this step; the step reports the reason.
 
 
 class Writer:
-    """The conversation in which a model writes a plan and mends it."""
+    """The conversation in which a model writes and repairs a plan."""
 
     def __init__(self, ctx: Context, options: Workflow, tools: Mapping[str, ToolSpec]) -> None:
         self._ctx, self._options, self._tools = ctx, options, tools
@@ -160,12 +160,12 @@ class Writer:
         return plan, faults
 
     def answer(self, results: Mapping[str, str]) -> Trajectory:
-        """Return the call of the model that words the answer."""
+        """Return the model call that words the answer."""
         prompt = self._options.answer
         return self._ask(prompts.answer_prompt(prompt, results, self._options.observation_chars), prompt, "answer")
 
     async def _search_tools(self, query: str, without: Sequence[str] = (), k: int | None = None) -> list[ToolSpec]:
-        """Return tools by what they shall do; none if that fails."""
+        """Return tools that match a description, or none if the search fails."""
         args = {
             "query": query,
             "k": k or self._options.max_tools or SHOWN,
@@ -175,7 +175,7 @@ class Writer:
             return list(read_found_tools(await self._ctx.call(MORE_TOOLS, **args), self._tools.values()))
         except StepFailed:
             if self._line is None:
-                raise  # without it there is nothing to plan with
+                raise  # without this search there are no tools to plan with
             return []
 
     async def _ask_for_json(self, text: str, prompt: CallConfig, label: str) -> JsonValue:

@@ -1,5 +1,5 @@
-"""The plans of the planner `workflow`: what a model writes, as nodes; references; what a repair changes; and a plan
-without its values, for a library."""
+"""The plans of the planner `workflow`: parse a model's plan into nodes, resolve references, apply repairs, and remove a
+plan's values for a library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPERATORS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in", "contains"})
 
 
 class WorkflowFault(NamedTuple):
-    """Something wrong with a plan."""
+    """One fault of a plan."""
 
     node: str
     """Id of the node; empty for the plan as a whole, `answer` for its answer."""
@@ -42,7 +42,7 @@ class WorkflowFault(NamedTuple):
     """`form`, `tool`, `argument`, `missing`, `type`, `reference`, `part`, `cycle`, `unused`."""
     message: str
     candidates: tuple[str, ...] = ()
-    """What may have been meant."""
+    """Candidates for the intended name or value."""
 
     def __str__(self) -> str:
         near = f" (perhaps {', '.join(self.candidates)})" if self.candidates else ""
@@ -61,7 +61,7 @@ class WorkflowRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowNode:
-    """One node of a plan."""
+    """One node (step) of a plan."""
 
     id: str
     kind: Kind
@@ -70,25 +70,25 @@ class WorkflowNode:
     args: Mapping[str, JsonValue] | None = None
     """Of a call."""
     over: JsonValue = None
-    """Of `foreach`: the list. Of `if` and `while`: the condition. Of `review`: what is asked."""
+    """The list of a `foreach`, the condition of an `if` or `while`, or the question of a `review`."""
     name: str = ""
-    """Of `foreach`: what an item is called in the body."""
+    """Name of an item in the body of a `foreach`."""
     most: int = 1
-    """Of `while`: how often the body may run."""
+    """Maximum number of runs of the body of a `while`."""
     choices: tuple[JsonValue, ...] = ()
     """Of a review."""
     blocks: tuple[tuple[WorkflowNode, ...], ...] = ()
-    """The bodies: of `if` what is done if it holds, and else."""
+    """The node's bodies. An `if` has one for the true and one for the false condition."""
     after: tuple[str, ...] = ()
-    """Nodes that must have ended, though their values are unused."""
+    """Nodes that must end first, although their values are unused."""
 
     @property
     def own(self) -> tuple[JsonValue, ...]:
-        """What may have references, the bodies apart."""
+        """Values that may contain references, without the bodies."""
         return (dict(self.args or {}), self.over)
 
     def inner(self) -> Iterator[WorkflowNode]:
-        """Yield the nodes in its bodies, however deep."""
+        """Yield all nodes in its bodies, recursively."""
         for block in self.blocks:
             yield from walk_nodes(block)
 
@@ -117,9 +117,9 @@ class WorkflowPlan:
 
     nodes: tuple[WorkflowNode, ...] = ()
     answer: JsonValue = None
-    """What the answer is made of; `null`: the model is asked when all results are there."""
+    """Template of the answer; `null`: the model words the answer from all results."""
     broken: tuple[WorkflowFault, ...] = ()
-    """What could not be read."""
+    """Faults of unreadable parts."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return it as a model writes it."""
@@ -135,7 +135,7 @@ def walk_nodes(nodes: Sequence[WorkflowNode]) -> Iterator[WorkflowNode]:
 
 
 def references(value: JsonValue) -> list[WorkflowRef]:
-    """Return the references in a value, texts with `{$name}` in them included; `$$` is a dollar.
+    """Return the references in a value, including `{$name}` inside texts; `$$` is a dollar sign.
 
     >>> [str(each) for each in references(["$a.rows[0]", "the {$b.x}", "$$5"])]
     ['$a.rows.0', '$b.x']
@@ -153,13 +153,13 @@ def references(value: JsonValue) -> list[WorkflowRef]:
 
 
 def as_reference(value: JsonValue) -> WorkflowRef | None:
-    """Return the reference that a value is, if it is one and nothing else."""
+    """Return the reference if a value consists of a single reference."""
     match = _WHOLE.fullmatch(value) if isinstance(value, str) else None
     return _ref(match) if match else None
 
 
 def fill(value: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> JsonValue:
-    """Return a value with what its references stand for."""
+    """Return a value with its references replaced by their values."""
     match value:
         case str():
             ref = as_reference(value)
@@ -183,7 +183,7 @@ def _ref(match: re.Match[str]) -> WorkflowRef:
 
 
 def parse(value: JsonValue) -> WorkflowPlan:
-    """Return the plan that an object says, with all that cannot be read of it. Never raises."""
+    """Return the plan in an object, with a fault for each unreadable part. Never raises."""
     if not isinstance(value, dict) or not isinstance(value.get("steps"), list):
         problem = 'the plan is no JSON object with "steps": write {"steps": […], "answer": …}'
         return WorkflowPlan(broken=(WorkflowFault("", "form", problem),))
@@ -304,8 +304,8 @@ def _short(value: JsonValue) -> str:
 
 
 def apply_repair(plan: WorkflowPlan, reply: JsonValue, faults: Sequence[WorkflowFault]) -> WorkflowPlan | None:
-    """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only nodes that have a fault
-    are replaced; nodes that could not be read are added. `None` if the reply holds no repair that applies."""
+    """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only faulty nodes are replaced;
+    unreadable nodes are added. Return `None` if the reply has no applicable repair."""
     if not isinstance(reply, dict):
         return None
     if isinstance(reply.get("steps"), list):  # a whole new plan
@@ -349,8 +349,8 @@ def drop_nodes(plan: WorkflowPlan, ids: frozenset[str]) -> WorkflowPlan:
 
 
 def abstract(plan: WorkflowPlan) -> dict[str, JsonValue]:
-    """Return a plan without the values of its arguments: `"<city>"` in the place of a city. References stay, numbers
-    and texts in conditions too, which are part of what it does."""
+    """Return a plan without the values of its arguments: `"<city>"` replaces a city. References stay, and so do numbers
+    and texts in conditions, which are part of the plan's logic."""
 
     def of(name: str, value: JsonValue) -> JsonValue:
         if isinstance(value, bool) or value is None:

@@ -1,4 +1,4 @@
-"""What the planner `workflow` says to its model."""
+"""Prompts of the planner `workflow`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plan_prompt(
 
 
 def list_tools(tools: Sequence[ToolSpec]) -> str:
-    """Return tools as a model reads them, a line each."""
+    """Return the prompt text of tools, one line for each tool."""
     return "\n".join(_json(tool_row(tool)) for tool in tools)
 
 

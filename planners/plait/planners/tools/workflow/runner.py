@@ -1,5 +1,5 @@
-"""Runs a plan as steps of a flow: a node starts when the values that it refers to are there; conditions, loops and
-items decide while it runs which steps there are."""
+"""Run a plan as steps of a flow. A node starts when its referenced values exist; conditions, loops and items decide at
+run time which steps exist."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .plan import QUESTION, WorkflowNode, WorkflowPlan, WorkflowRef, as_referenc
 from .validation import has_effects, order_nodes
 
 MOST_ITEMS = 1000
-"""Most items of one `foreach`."""
+"""Maximum number of items of one `foreach`."""
 Step = StepHandle[object]
 
 
 class GivenValue(NamedTuple):
-    """A value that no node of its own has: the question, an item of a list."""
+    """A value that no node produces: the question, or an item of a list."""
 
     value: JsonValue
     steps: tuple[Step, ...] = ()
-    """What it was made by."""
+    """Steps that produced the value."""
 
 
 Scope = Mapping[str, GivenValue | Promise[Step]]
@@ -42,16 +42,16 @@ class Runner:
         self._scope: dict[str, GivenValue | Promise[Step]] = {QUESTION: GivenValue(question)}
 
     async def run(self, plan: WorkflowPlan) -> dict[str, Step | BaseException]:
-        """Run a plan's nodes; return for each the step that has its value, or what it failed with."""
+        """Run a plan's nodes. Return for each node the step with its value, or its exception."""
         scope, ended = self._start(plan.nodes, self._scope, "")
         self._scope = dict(scope)
         return dict(zip((node.id for node in plan.nodes), await ended, strict=True))
 
     async def answer(self, value: JsonValue) -> Step:
-        """Return the step whose value is the answer that a plan words. Raises what a node that it needs failed with."""
+        """Return the step whose value is the plan's answer. Raises the exception of a failed node that it needs."""
         ref = as_reference(value)
         look, steps = await self._resolve([value], self._scope)
-        # The answer is a node's value as it is: that step is the answer, and keeps its type.
+        # The answer is a node's unchanged value: this step is the answer, and the value keeps its type.
         if ref is not None and not ref.path and len(steps) == 1:
             return steps[0]
         return self._ctx.answer(fill(value, look), "as the plan words it", name="answer-1")
@@ -59,8 +59,8 @@ class Runner:
     def _start(
         self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step] = ()
     ) -> tuple[Scope, Promise[list[Step]]]:
-        """Begin the nodes of a block, side by side; return their scope, and a promise of all of them. `control`:
-        steps that decided that the block runs."""
+        """Start all nodes of a block in parallel. Return their scope, and a promise of all nodes. `control`: steps that
+        decided that the block runs."""
         before = order_nodes(nodes, self._tools)
         scope = dict(outer)
         started = self._ctx.gather(
@@ -73,7 +73,7 @@ class Runner:
     async def _body(
         self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step]
     ) -> tuple[Step, Scope]:
-        """Run a block to its end; return its last node's step. Raises what any of its nodes failed with."""
+        """Run a block to its end and return its last node's step. Raises the exception of any failed node."""
         scope, started = self._start(nodes, outer, prefix, control)
         ended = await started
         for end in ended:
@@ -132,7 +132,7 @@ class Runner:
         work = (
             self._body(node.blocks[0], scope, f"{name}.{at}.", [*control, *steps]) for at, scope in enumerate(scopes, 1)
         )
-        # Rounds that change something come in the order of the items; the others need not wait for one another.
+        # Rounds with side effects run in the order of the items; other rounds run in parallel.
         ended = [await body for body in work] if has_effects(node, self._tools) else await self._ctx.gather(*work)
         if not ended:
             return self._ctx.answer([], "there are no items", name=name, label="foreach")
@@ -151,7 +151,7 @@ class Runner:
     async def _resolve(
         self, values: Sequence[JsonValue], scope: Scope
     ) -> tuple[dict[WorkflowRef, JsonValue], list[Step]]:
-        """Return the values of the references in some values, and the steps that made them."""
+        """Return the values of all references in some values, and the steps that produced them."""
         stand: dict[WorkflowRef, JsonValue] = {}
         steps: dict[Step, None] = {}
         for ref in references(list(values)):
@@ -178,7 +178,7 @@ def _part(value: JsonValue, ref: WorkflowRef) -> JsonValue:
 
 
 def condition_holds(condition: JsonValue, look: Mapping[WorkflowRef, JsonValue]) -> bool:
-    """Whether a condition holds. Raises `PlannerError` for values that cannot be compared."""
+    """Return whether a condition holds. Raises `PlannerError` for values that cannot be compared."""
     match condition:
         case {"all": list() as several}:
             return all(condition_holds(condition, look) for condition in several)
@@ -198,7 +198,7 @@ def _compare(left: JsonValue, op: str, right: JsonValue) -> bool:
             return (left == right) == (op == "==")
         case "in" | "contains":
             inner, outer = (left, right) if op == "in" else (right, left)
-            # JSON's names are texts: a number is in no object.
+            # JSON names are strings: an object never contains a number.
             if isinstance(outer, list | dict):
                 return inner in outer if isinstance(outer, list) or isinstance(inner, str) else False
             if isinstance(outer, str) and isinstance(inner, str):

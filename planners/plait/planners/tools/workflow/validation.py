@@ -1,4 +1,4 @@
-"""Checks a plan before anything of it runs, and finds all its faults."""
+"""Check a whole plan before it runs, and find all its faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .plan import QUESTION, WorkflowFault, WorkflowNode, WorkflowPlan, WorkflowR
 
 _TEXT: Schema = {"type": "string"}
 _NEAR = 3
-"""Most candidates of one fault."""
+"""Maximum number of candidates of one fault."""
 
 
 def find_faults(plan: WorkflowPlan, tools: Mapping[str, ToolSpec]) -> list[WorkflowFault]:
@@ -65,7 +65,7 @@ class _Checker:
         if node.kind == "foreach":
             inner[node.name] = self._item(node, scope)
         if node.kind == "while":
-            inner[node.id] = self._schema(node, scope)  # of the round before
+            inner[node.id] = self._schema(node, scope)  # value of the round before
         return inner
 
     def _item(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> Schema:
@@ -74,10 +74,10 @@ class _Checker:
         return schemas.part(value or {}, ["0"]) or {} if (value or {}).get("type") == "array" else {}
 
     def _schema(self, node: WorkflowNode, scope: Mapping[str, Schema]) -> Schema:
-        """Return the schema of a node's value, as far as it is known."""
+        """Return the known schema of a node's value."""
         if node.id in self.known:
             return self.known[node.id]
-        self.known[node.id] = {}  # while it is looked for
+        self.known[node.id] = {}  # placeholder during the recursion
         last = node.blocks[0][-1] if node.blocks and node.blocks[0] else None
         match node.kind:
             case "call":
@@ -157,7 +157,7 @@ class _Checker:
         return schemas.part(scope[ref.name], ref.path)
 
     def _references(self, node: str, value: JsonValue, scope: Mapping[str, Schema]) -> bool:
-        """Whether all references in a value lead somewhere; add a fault for each that does not."""
+        """Return whether all references in a value resolve, and add a fault for each that does not."""
         good = True
         for ref in references(value):
             if ref.name not in scope:
@@ -176,7 +176,7 @@ class _Checker:
         return good
 
     def _list_sources(self, name: str, want: Schema, scope: Mapping[str, Schema]) -> list[str]:
-        """Return candidates for an argument: parts of existing values, then tools that produce it."""
+        """Return candidates for an argument: parts of existing values, then tools that produce such a value."""
         kind = schemas.kind(name, want)
         parts = [
             str(ref)
@@ -207,8 +207,8 @@ class _Checker:
 
 
 def order_nodes(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) -> dict[str, list[str]]:
-    """Return for each node of a block the nodes beside it that must have ended before, in the order in which they
-    stand. Those that change the world keep the order in which they are written. Raises `CycleError`."""
+    """Return for each node of a block the nodes of the block that must end before it, in plan order. Nodes with side
+    effects keep their written order. Raises `CycleError`."""
     beside = {node.id for node in nodes}
     before: dict[str, list[str]] = {}
     changing = ""
@@ -226,7 +226,7 @@ def order_nodes(nodes: Sequence[WorkflowNode], tools: Mapping[str, ToolSpec]) ->
 
 
 def has_effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
-    """Whether a node changes the world, or asks a person."""
+    """Return whether a node has side effects or asks a person."""
     return any(
         part.kind == "review" or (part.kind == "call" and (part.tool not in tools or tools[part.tool].side_effects))
         for part in (node, *node.inner())
@@ -234,7 +234,7 @@ def has_effects(node: WorkflowNode, tools: Mapping[str, ToolSpec]) -> bool:
 
 
 def list_parts(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[WorkflowRef, Schema]]:
-    """Yield the values that are there and their parts, three levels deep, lists by their first item."""
+    """Yield the available values and their parts, up to three levels deep, with the first item of each list."""
     todo: list[tuple[WorkflowRef, Schema]] = [
         (WorkflowRef(name, ()), schema) for name, schema in scope.items() if name != QUESTION
     ]
@@ -255,7 +255,7 @@ def list_parts(scope: Mapping[str, Schema], most: int = 200) -> Iterator[tuple[W
 
 
 def _argument_schema(value: JsonValue) -> Schema:
-    """Return the schema of an argument that is no single reference."""
+    """Return the schema of an argument that is not a single reference."""
     return _TEXT if isinstance(value, str) else schemas.schema_of(value)
 
 

@@ -1,4 +1,4 @@
-"""Planner `refine`: rounds of drafts; each draft reads a short digest of the round before."""
+"""Planner `refine`: write rounds of drafts, where each draft reads a short digest of the round before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Refine"]
 
 
 def _as_rounds(value: object) -> object:
-    """Read one number as that number of rounds of one draft, and `8x4x1` as three rounds."""
+    """Return the drafts of each round: a number n means n rounds of one draft, and `8x4x1` three rounds."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value > 1000:
             raise ValueError(f"{value:,} rounds are too many: 1,000 are the most")
@@ -38,17 +38,17 @@ def _as_rounds(value: object) -> object:
 
 
 class Refine(Planner):
-    """Parallel-Distill-Refine (arXiv 2510.01123), with one draft a round Sequential Refinement.
+    """Parallel-Distill-Refine (arXiv 2510.01123). With one draft a round it is Sequential Refinement.
 
     Steps: `draft-r-1` … `draft-r-M` are the drafts of round r. `round-r` gathers them and expands into the workspace of
     the next round (`distill-r` with the distiller `summary`, `choose-r` where a model selects) and the next drafts. The
     workspace has at most the tokens of `summary` and is rebuilt each round. The last round has one draft, the answer;
-    if it fails, the round before votes. A draft that the task's verifier finds right ends the run.
+    if this draft fails, the round before votes. A verified draft ends the run.
 
-    Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose that of
-    a minority; failed drafts are left out, and the best drafts replace a distiller that fails. The paper leaves open
-    how the top k are found; here by verifier, votes and log-probability,
-    or by a call of the model (`criterion=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
+    Differs from the paper: the workspace begins with the count of the drafts' answers, since a summary can lose a
+    minority's answer; failed drafts are left out; the best drafts replace a failed distiller. The paper does not define
+    the selection of the top k; here verifier, votes and log-probability select them, or a model call
+    (`criterion=model`). Default: rounds (8, 4, 1), temperature 1, a summary of 1,024 tokens.
     """
 
     fidelity = Fidelity("variant", "the workspace has the count of answers", paper="2510.01123")
@@ -116,7 +116,7 @@ class Refine(Planner):
         return rounds
 
     def size(self) -> int:
-        """Return the drafts of the largest round, or the drafts that its largest workspaces hold if that is more."""
+        """Return the number of drafts in the largest round or, if greater, in all workspaces of that round."""
         most = max(self.rounds)
         return most * (min(self.max_prompt_items, most) if self.distiller in ("per-sample-top-k", "random-k") else 1)
 
@@ -127,7 +127,7 @@ class Refine(Planner):
         return self._round(asker, 1, prompts, (), ())
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
-        """Return a reader of a round's drafts, or of what a model chose of them."""
+        """Return the reader of a round's drafts, or of a model's choice among them."""
         asker = Asker("refine", brief)
         match step.role, step.state:
             case "round", {"round": int(round), "names": list(names)}:
@@ -141,7 +141,7 @@ class Refine(Planner):
         """Return the plan after a round's drafts: the answer, a judge, or the next round. `before`: the drafts of the
         round before."""
         drafts = read_drafts(result)
-        if not drafts:  # all of this round failed: the round before has the last word
+        if not drafts:  # all drafts of this round failed: the round before decides
             op = Join(merge=self.merge, on_failure="best-effort")
             label = f"round {round} failed: {result.why}"
             answer = Step(name="answer", op=op, needs=before, label=label)
@@ -166,7 +166,7 @@ class Refine(Planner):
     def _plan_judges(self, asker: Asker, round: int, drafts: list[Draft]) -> Plan:
         """Return the calls that choose drafts, and the join that reads them."""
         many = self.rounds[round] if self.distiller == "per-sample-top-k" else 1
-        # several choices are to differ, one is the model's best
+        # Several choices must differ; a single choice is the model's best.
         judge = self.judge.over(CallConfig(temperature=self.draft.temperature if many > 1 else 0.0))
         steps = [
             asker.step(
@@ -214,7 +214,7 @@ class Refine(Planner):
             )
             best = render_block(
                 rank_drafts(drafts)[: self.max_prompt_items], self._workspace
-            )  # instead of notes that fail
+            )  # replaces a failed distiller
             entries: list[JsonValue] = [{"branch": distill.name, "missing": best}]
             notes = Step(
                 name=f"notes-{round}",
@@ -231,7 +231,7 @@ class Refine(Planner):
     def _select_drafts(
         self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None
     ) -> list[list[Draft]]:
-        """Return the drafts that each draft of the next round reads."""
+        """Return for each draft of the next round the drafts that it reads."""
         many, best = self.rounds[round], rank_drafts(drafts)
         if picks is not None:
             chosen = [[drafts[at] for at in pick] or best[: self.max_prompt_items] for pick in picks]
@@ -252,7 +252,7 @@ class Refine(Planner):
         return self.summary.max_tokens or 1024
 
     def _prompt(self, round: int) -> CallConfig:
-        """Return how the drafts of a round are asked for."""
+        """Return the call configuration of a round's drafts."""
         if round == 1 and len(self.rounds) > 1:
             return self.draft
         return self.turn.over(self.draft).model_copy(update={"template": self.turn.template})
@@ -277,7 +277,7 @@ class Refine(Planner):
         before: list[Draft] | tuple[()],
         made_of: tuple[Step, ...],
     ) -> Plan:
-        """Return the drafts of a round and the join that gathers them, or makes the answer of them."""
+        """Return a round's drafts and the join that gathers them or builds the answer."""
         last = round == len(self.rounds)
         names = tuple(f"draft-{round}-{i}" for i in range(1, len(prompts) + 1))
         steps = [

@@ -39,8 +39,8 @@ _NUMBERS = re.compile(r"(?<![\w.])(\d{1,4})(?![\w]|\.\d)")
 
 
 def read_choice(text: str, count: int, k: int) -> list[int]:
-    """Return the numbers that a model chose, from 0, each once, at most `k`; those that are none of 1 to `count` are
-    left out. A reply in sentences is read from its last line with numbers in it."""
+    """Return up to `k` distinct numbers from a model's reply, shifted to start at 0. Numbers outside 1 to `count` are
+    ignored. In a reply of several lines the last line with numbers counts."""
     lines = [line for line in strip_reasoning(text[:20_000]).splitlines() if _NUMBERS.search(line)]
     if not lines:
         return []

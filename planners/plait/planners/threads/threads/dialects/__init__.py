@@ -1,7 +1,7 @@
-"""Dialects of spawn and join: how a trained model asks for threads, and the form in which it reads their results.
+"""Dialects of spawn and join: the syntax in which a trained model spawns threads and reads their results.
 
-A dialect is a table (`Dialect`), one file each, exported as `DIALECT`. Rules that a table cannot express (those of a
-game, for example) are methods of a subclass in that file.
+A dialect is a table (`Dialect`) in its own file, exported as `DIALECT`. A subclass in that file has methods for rules
+that a table cannot express, such as the rules of a game.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plait.core.vocabulary import Count, FreeText
 FreeTexts = Annotated[tuple[str, ...], Free()]
 _FIELD = re.compile(r"\{(\w+)\}")
 _MAX_ENTRIES = 256
-_MAX_MATCHES = 4096  # repeats are left out
+_MAX_MATCHES = 4096  # repeated items are dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,21 @@ class ThreadLimits(Frozen):
     """Limits and sampling of a dialect's lines."""
 
     width: Count = Field(default=8, ge=1)
-    """Most threads a round."""
+    """Maximum number of threads a round."""
     rounds: Count = Field(default=32, ge=1)
-    """Most rounds of threads one line of reasoning may spawn."""
+    """Maximum number of rounds of threads that one trajectory may spawn."""
     nesting: Count = Field(default=0, ge=0)
-    """How deep threads may spawn threads of their own."""
+    """Maximum nesting depth of threads that spawn threads."""
     parent_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
-    """Most tokens between two joins of the parent."""
+    """Maximum number of tokens between two joins of the parent."""
     child_tokens: Annotated[int, TokenCount()] = Field(default=8192, ge=1)
-    """Most tokens of a thread."""
+    """Maximum number of tokens of a thread."""
     temperature: float = Field(default=0.0, ge=0.0)
-    """Of the parent."""
+    """Temperature of the parent."""
     child_temperature: float = Field(default=0.0, ge=0.0)
-    """Of the threads."""
+    """Temperature of the threads."""
     repetition_penalty: float = Field(default=1.0, gt=0.0)
-    """Of parent and threads (`Sampling.repetition_penalty`)."""
+    """Repetition penalty of parent and threads (`Sampling.repetition_penalty`)."""
 
 
 class Dialect(ThreadLimits):
@@ -85,11 +85,11 @@ class Dialect(ThreadLimits):
     item's place in the list, from 1, and `{index}` for the same from 0."""
 
     fork: FreeText = Field(min_length=1)
-    """The text that ends a spawn list; generation stops there and the text stays in the context."""
+    """The text that ends a spawn list. Generation stops there, and the text stays in the context."""
     stop: FreeTexts = ()
-    """Other texts at which the parent has ended."""
+    """Other texts that end the parent."""
     tags: FreeTexts = ()
-    """The control words that are single tokens in the tokenizer of a model trained on the dialect."""
+    """The control words that are single tokens in a trained model's tokenizer."""
     ask: FreeText = "{prompt}"
     """Template of the prompt: `{prompt}` is the task's, `{text}` the request's text."""
     chat: bool = True
@@ -97,27 +97,27 @@ class Dialect(ThreadLimits):
     open: FreeText = ""
     """The text before a spawn list; the last one in the text counts. Empty: the list is the whole text."""
     separator: FreeText = ""
-    """Between items. Empty: items are found wherever the regular expression matches."""
+    """Text between items. Empty: an item is every match of the regular expression."""
     item: FreeText | None = None
     """Regular expression of an item. `None`: there is no list; `width` equal threads are spawned."""
     words: bool = False
-    """The text is words; the amount of white space between them means nothing."""
+    """Whether the amount of white space between words is ignored."""
     holes: bool = False
-    """A malformed or repeated item keeps its place in the join and reads as a thread that found nothing. Off: it is
-    left out."""
+    """Whether a malformed or repeated item keeps its place in the join, as an unsuccessful thread. Otherwise it is
+    dropped."""
     inline: bool = False
-    """The model writes on after a spawn list that cannot be read or has no more threads left. Off: its line ends."""
+    """Whether the model continues after a spawn list that is unreadable or over the limits. Otherwise it ends."""
     replaces: bool = False
-    """The join replaces the spawn list: the parent continues from before the last `open`."""
+    """Whether the join replaces the spawn list: the parent then continues from before the last `open`."""
     wrong: FreeText = ""
     """Text that the parent must not write; `right` then replaces it, and the parent continues."""
     right: FreeText = ""
     echo: FreeText = "{number}"
     """Template of an item's name."""
     label: FreeText = ""
-    """Template of its name for people. Empty: `echo`."""
+    """Template of an item's name for people. Empty: `echo`."""
     repeats: bool = False
-    """Items of one round with the same echo each get a thread; else only the first does."""
+    """Whether all items of a round with the same echo get a thread. Otherwise only the first item does."""
     header: FreeText = ""
     """Template of a thread's beginning. It is appended to the parent's context (forked) or stands alone (fresh)."""
     forked: bool = True
@@ -125,11 +125,11 @@ class Dialect(ThreadLimits):
     fresh: bool = False
     """Whether a thread may begin with its header alone, without the parent's context."""
     child_stop: FreeTexts = ()
-    """Texts at which a thread has ended."""
+    """Texts that end a thread."""
     join: Annotated[Block, Free()] = Block()
     """The form in which the parent reads its threads' results."""
     answer: bool = False
-    """The answer is read from the parent's last words by the join's `goal` and claim, like a thread's."""
+    """Whether the join's `goal` and claim read the answer from the parent's last text, as for a thread."""
 
     @field_validator("item")
     @classmethod
@@ -143,11 +143,11 @@ class Dialect(ThreadLimits):
         return fill(self.ask, {"prompt": prompt, "text": text})
 
     def remember(self, notes: str, text: str) -> str:
-        """Return the dialect's notes on a line of reasoning after the line wrote or read `text`."""
+        """Return the dialect's notes on a trajectory after it wrote or read `text`."""
         return notes
 
     def items(self, text: str, prompt: str, width: int, notes: str = "", opened: bool = False) -> list[Item]:
-        """Return the spawn list that `text` ends with; empty when it ends in none.
+        """Return the spawn list at the end of `text`, or an empty list.
 
         At most `width` items get a thread. The result is also empty when no item can be read. `opened`: the list's
         `open` was already in the text before.
@@ -176,7 +176,7 @@ class Dialect(ThreadLimits):
         return items if readable else []
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
-        """Return the header of an item's thread, or `None` if the item makes no sense. `prompt` is the parent's prompt,
+        """Return the header of an item's thread, or `None` if the item is invalid. `prompt` is the parent's prompt,
         `notes` its notes (`remember`)."""
         return fill(self.header, fields)
 
@@ -216,7 +216,7 @@ class Dialect(ThreadLimits):
         return body[start + len(self.open) :]
 
     def _entries(self, body: str, width: int) -> list[dict[str, str] | None]:
-        """Return the fields of each entry, `None` for one that cannot be read."""
+        """Return the fields of each entry, with `None` for an unreadable entry."""
         if self.item is None:
             return [{} for _ in range(width)]
         if not self.separator:
@@ -234,7 +234,7 @@ def _groups(match: ExpressionMatch) -> dict[str, str]:
 
 
 def fill(template: str, fields: dict[str, str]) -> str:
-    """Put fields into a template, once each; a name that is not among them stays as it is."""
+    """Fill each field into a template once; unknown names stay unchanged."""
     return _FIELD.sub(lambda field: fields.get(field[1], field[0]), template)
 
 
@@ -244,7 +244,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Dialect:
-    """Return a dialect by name. Raises `PluginError` with the names there are."""
+    """Return a dialect by name. Raises `PluginError` with the known names."""
     hyphened = name.replace("_", "-")
     if hyphened not in names():
         there = ", ".join(names())
@@ -255,5 +255,5 @@ def load(name: str) -> Dialect:
 
 
 def _tables() -> dict[str, Dialect]:
-    # Imported by name, since the dialects are made of this module's classes.
+    # Imported here, since the dialects import this module's classes.
     return importlib.import_module(".tables", __name__).TABLES

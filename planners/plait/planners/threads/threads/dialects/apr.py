@@ -1,13 +1,13 @@
 """The dialect of Adaptive Parallel Reasoning (APR, arXiv 2504.15466), which plays Countdown.
 
-A thread sees only its own state, taken from the parent's trace at the node that it is sent to. The join replaces the
-call: the parent continues from before `<Calling Sub Searches>`. Defaults: one level of threads, at most 10 a call,
-greedy. A budget in the prompt is the parent's (`Sub Call Budget`) or everybody's (`Token Budget`).
+A thread sees only its own state, which comes from the called node in the parent's trace. The join replaces the call:
+the parent continues from before `<Calling Sub Searches>`. Defaults: one level of threads, at most 10 a call, greedy. A
+budget in the prompt holds for the parent (`Sub Call Budget`) or for all (`Token Budget`).
 
-Differs from the authors' code: a parser reads numbers, nothing is evaluated; equal calls each get a thread and a result
-of their own; a call of a node that the trace does not have, and a thread that failed, read as `No Solution`; rounds and
-corrected `<Sub Searches>` are capped together; with `early` the first thread that reaches the goal ends its siblings.
-The path of a successful thread is quoted as text, so it alone is tokenised again.
+Differs from the authors' code: a parser reads numbers instead of evaluating text; equal calls each get their own thread
+and result; a call of an unknown node and a failed thread give `No Solution`; rounds and corrected `<Sub Searches>`
+share a limit; with `early` the first thread that reaches the goal ends its siblings. A successful thread's path is
+quoted as text, so only this path is tokenised again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MAX_NODES = 4096
 
 
 class Apr(Dialect):
-    """Items are nodes of the parent's search; the notes hold target, numbers and steps of each node so far."""
+    """Items are nodes of the parent's search. The notes hold target, numbers and steps of each node so far."""
 
     def opening(self, prompt: str, text: str) -> str:
-        """Return the state that the search begins with. Raises `TaskError` for a text that is no puzzle."""
+        """Return the initial state of the search. Raises `TaskError` if the text has no puzzle."""
         if _MOVED.match(text.strip()):
             return text.strip()
         puzzle = _PUZZLE.fullmatch(text) if len(text) <= 200 else None
@@ -57,7 +57,7 @@ class Apr(Dialect):
         return json.dumps(nodes, separators=(",", ":"))
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
-        """Return the state of the node that is called, or `None` if the trace has no such node."""
+        """Return the called node's state, or `None` if the trace does not have the node."""
         node = (json.loads(notes) if notes else {}).get(fields["id"])
         return None if node is None else _state(fields["id"], *node)
 
@@ -69,7 +69,7 @@ def _state(node: str, target: str, numbers: list[str], steps: list[str]) -> str:
 
 
 _GOAL = r"(?s).*Goal Reached(?P<answer>.*?Goal Reached.*)$"
-"""From behind the last but one of these words to the end."""
+"""Return the text after the last but one of these words."""
 
 DIALECT = Apr(
     fork="<End Calling Sub Searches>",

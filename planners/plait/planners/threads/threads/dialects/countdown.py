@@ -1,4 +1,4 @@
-"""The dialect of the bundled Countdown model, as training/FORMAT.md describes it: its words and its legal steps."""
+"""The dialect of the bundled Countdown model: its words and its legal steps (see training/FORMAT.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PROMPT = re.compile(r"\bT(\d{1,3})((?: \d{1,3})+) <go>")
 
 
 class CountdownDialect(Dialect):
-    """Items are `a op b = c | x y`: a first step and the numbers left beside its result, two of four."""
+    """Items are `a op b = c | x y`: a first step and the two numbers that remain beside its result."""
 
     def begin(self, fields: dict[str, str], prompt: str, notes: str) -> str | None:
         """Return `<child> T n1 n2 n3 <go>`, or `None` for an illegal step or one with missing numbers."""

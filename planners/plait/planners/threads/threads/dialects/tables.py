@@ -1,4 +1,4 @@
-"""Published dialects that are tables: all but `apr` and `countdown`, which have code of their own."""
+"""Published dialects without code: all but `apr` and `countdown`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ writes all paths one after another and opens `<Conclusion>` on a new line, as in
 hold blocks of its own, with dotted numbers. Defaults: blocks nest 5 deep, at most 20 paths a block, greedy.
 
 Differs from the authors' engine, which joins the paths' caches at equal positions: here any engine that takes token ids
-will do, and the join is read once more. The cap on paths is kept (theirs only logs it), a block without outlines is
-plain text (theirs raises), and a failed path reads as an empty one.
+works, and prefills the join again. The limit of paths is enforced (theirs only logs it), a block without outlines is
+plain text (theirs raises), and a failed path becomes an empty path.
 """
 
 _ASK = """\
@@ -76,13 +76,13 @@ NPR = Dialect(
 
 The parent stops at `</guideline>`. Each step continues the parent's context with `<step>` and the plan's number. The
 join writes the steps one after another and opens `<takeaway>`. The three repeat until an answer follows the last
-takeaway. The authors add one instruction to every question, in training and in evaluation: the one here says the same
-in other words, and the option `ask` of the planner takes theirs. Defaults: 32 rounds, at most 5 plans a round, greedy
-with their repetition penalty of 1.02. A guideline of a single plan runs as one thread.
+takeaway. The authors add one instruction to every question, in training and in evaluation: this dialect words it
+differently, and the planner's option `ask` accepts theirs. Defaults: 32 rounds, at most 5 plans a round, greedy with
+their repetition penalty of 1.02. A guideline of a single plan runs as one thread.
 
 Differs from the authors' engine, which shares the steps' caches at equal positions and ends a run with more than five
-plans or with a guideline inside a step: here any engine that takes token ids will do, the first five plans run, and a
-guideline inside a step is text. A failed step reads as an empty one.
+plans or with a guideline inside a step: here any engine that takes token ids works, the first five plans run, and a
+guideline inside a step is text. A failed step becomes an empty step.
 """
 
 PARALLEL_R1 = Dialect(
@@ -109,7 +109,7 @@ on a new line. Defaults: 2 paths as released (`width` asks for more), each at te
 parent is greedy.
 
 Inference only. Of the paper's two variants this is `Seen`: after the join a path's positions follow those of the
-earlier paths. A path that was cut off is closed, and a path that failed reads as an empty one.
+earlier paths. A path that was cut off is closed, and a failed path becomes an empty path.
 """
 
 THREADWEAVER = Dialect(
@@ -141,9 +141,9 @@ The parent writes `<Parallel>` and a list of outlines, and stops at `</Outlines>
 context with `<Thread>` and its outline's number. The join writes the threads one after another; the parent writes
 `</Parallel>` itself. Defaults: 32 rounds, at most 50 outlines a round, greedy; 8192 tokens between two stops.
 
-Differs from the released code: outlines with equal numbers run once; a thread that was cut off, ended its text early or
-failed is closed and the parent reads on (there the whole answer is given up); a list without a readable outline, and a
-list after the last round, stays as text. Blocks do not nest: a thread's own `<Parallel>` is text.
+Differs from the released code: outlines with equal numbers run once; a thread that was cut off, ended early or failed
+is closed and the parent continues (there the whole answer fails); a list without a readable outline, or after the last
+round, stays as text. Blocks do not nest: a thread's own `<Parallel>` is text.
 """
 
 THREADWEAVER_CONCLUSION = THREADWEAVER.model_copy(
@@ -165,4 +165,4 @@ TABLES = {
     "threadweaver": THREADWEAVER,
     "threadweaver-conclusion": THREADWEAVER_CONCLUSION,
 }
-"""By name."""
+"""Dialects by name."""
