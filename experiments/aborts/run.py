@@ -64,8 +64,8 @@ class Watched(Engine):
         self._ledger.write_text("\n".join(map(json.dumps, self._noted)))
         return super().stats()
 
-    def _order(self, job: Job) -> Any:
-        order = super()._order(job)
+    def _order(self, job: Job, *report: Any) -> Any:
+        order = super()._order(job, *report)
         if (key := getattr(order, "key", None)) is not None:
             self._attempts[key] = job.attempt
         return order

@@ -21,7 +21,7 @@ class TwoTurns(Flow):
 
 
 async def test_a_turn_is_added_token_for_token_and_what_the_engine_cannot_do_is_refused() -> None:
-    async with AsyncOrchestrator(worker="engine", journal="off") as orchestrator:
+    async with AsyncOrchestrator(worker="engine", model="countdown", journal="off") as orchestrator:
         answer = await orchestrator.run("x", planner=TwoTurns)
         refused = await orchestrator.run("x", generation={"extra_body": {"a": 1}})
         templated = await orchestrator.run("x", generation={"reasoning_effort": "low"})

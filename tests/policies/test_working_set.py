@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from experiments.programs import workload
 from experiments.programs.workload import Case, play
-from plait.core.events import Job
+from plait.core.events import Job, Submitted, Succeeded, WorkerUp
 from plait.core.interfaces import Defer, Policy
 from plait.core.ops import Join, ModelCall, Plugin, Ref, ToolCall
 from plait.core.plan import Plan, Step
@@ -18,6 +18,8 @@ from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
 from plait.core.tools.tool import ToolSpec
 from plait.core.view import ProgramView, StepView, View, WorkerView
+from plait.machine import Machine
+from plait.machine.invariants import check
 from plait.policies.schedule.working_set import WorkingSet, peak_tokens
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.latency import Host, LatencyModel, WorkerFault
@@ -217,3 +219,36 @@ def test_every_program_ends_whatever_the_sizes_arrivals_and_faults(
     assert report.done == len(plans), report.failure
     free = run(plans, [gap * i for i in range(len(plans))], **options, policies=())  # type: ignore[arg-type]
     assert report.latency.p99 <= 2 * free.latency.p99 + 1.0
+
+
+def turn(machine: Machine, run: str, at: float, prompt: int, session: str = "s", tenant: str = "") -> None:
+    """Run one model call of a session to its end."""
+    step = Step(name="turn", op=ModelCall(prompt="x" * 4 * prompt, sampling=Sampling(max_tokens=20)))
+    request = Request(policies=SPEC, session=session, tenant=tenant)
+    plan = Plan(steps=(step,), output="turn")
+    (sent,) = [a for a in machine.handle(Submitted(at=at, run=run, request=request, plan=plan)) if a.kind == "dispatch"]
+    usage = Usage(prompt=prompt, completion=20)
+    machine.handle(Succeeded(at=at + 1, attempt=sent.job.attempt, result=Result(value="", usage=usage)))
+    check(machine)
+
+
+def test_a_session_is_a_program_from_its_second_run_on_and_until_it_idles_for_long() -> None:
+    machine = Machine(Plugins())
+    machine.handle(WorkerUp(at=0, worker="e0", slots=4, serves=("think",), cache_tokens=1_000, block=16))
+
+    def sizes() -> dict[str, int]:
+        return {each.name: each.tokens for each in machine.view().programs("e0")}
+
+    turn(machine, "r1", 0, 300)
+    assert sizes() == {}, "a conversation of one turn may be over"
+    turn(machine, "r2", 10, 400)
+    turn(machine, "r3", 20, 500)
+    assert sizes() == {"/s": 520}
+    turn(machine, "t1", 21, 300, tenant="b")
+    turn(machine, "t2", 22, 300, tenant="b")
+    assert sizes() == {"/s": 520, "b/s": 320}, "another tenant's session of the same name"
+    turn(machine, "d1", 23, 300, session="~derived")
+    turn(machine, "d2", 24, 300, session="~derived")
+    assert len(sizes()) == 2
+    turn(machine, "r4", 10_000, 990)  # the cache is short now, so sessions that have been idle for long are dropped
+    assert list(sizes()) == ["/s"]

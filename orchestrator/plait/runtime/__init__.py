@@ -1,1 +1,1 @@
-"""What makes a machine run: the only package with a clock and a loop. It decides nothing about how a run goes."""
+"""The runtime of a machine: the only package with a clock and a loop. The machine makes all decisions about a run."""

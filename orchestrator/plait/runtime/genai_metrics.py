@@ -24,19 +24,19 @@ _OF_A_CALL = (
     *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "server.address", "server.port"),
     *("gen_ai.tool.name", "error.type"),
 )
-"""Attributes of a span that its metrics have too: their values are few."""
+"""Span attributes that metrics have too, because they have few distinct values."""
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the environment names where metrics are to be sent."""
+    """Return whether the environment names an exporter or endpoint for metrics."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_METRICS_EXPORTER") == "none":
         return False
     return any(environment.get(name, "") for name in SWITCHES)
 
 
 def meter() -> Meter:
-    """Return a meter: of the provider that the program has set up, else of one made as the environment says. Raises
-    `ConfigError` where the exporter asked for is not known or not installed."""
+    """Return a meter of the program's provider, else of a new one configured by the environment. Raises `ConfigError`
+    if the requested exporter is unknown or not installed."""
     from opentelemetry import metrics
     from opentelemetry.metrics import NoOpMeterProvider
     from opentelemetry.sdk.metrics import MeterProvider
@@ -55,7 +55,7 @@ def meter() -> Meter:
 
 def exporters(signal: Literal["METRICS", "TRACES"], what: str, console: Callable[[], Any]) -> list[Any]:
     """Return the exporters of metrics or spans (`what`, for messages) named by `OTEL_…_EXPORTER`; `console` makes the
-    printing one. Raises `ConfigError` for an exporter that is unknown or not installed."""
+    exporter that prints. Raises `ConfigError` for an exporter that is unknown or not installed."""
     made: list[Any] = []
     for name in os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(","):
         match name.strip():

@@ -1,8 +1,8 @@
-"""One record of a run, folded once from its events: its steps, attempts, texts and usage, and the workers that it met.
+"""A run's record, computed once from its events: steps, attempts, texts, usage and workers.
 
-`RunLog` takes what a driver's watchers get: an event, the machine after it, and the actions that followed. So a live
-run and one replayed from a journal have the same record. News, reports, answers, traces, rollouts, spans and metrics
-are projections of it: they keep nothing of their own.
+`RunLog` takes the input of a driver's watchers: an event, the machine after it, and the resulting actions. A live run
+and a replayed run therefore have the same record. Run events, reports, answers, traces, rollouts, spans and metrics are
+stateless projections of the record.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class AttemptUsage:
     seen: int = 0
     """Generated tokens in its reports."""
     billed: Usage | None = None
-    """What its worker said at its end; `None`: it has not ended, or its worker was lost."""
+    """Usage that the worker reported at the end; `None`: the attempt has not ended, or its worker was lost."""
 
     @property
     def known(self) -> Usage:
-        """What is known to have been used: what was billed, and at least the generated tokens that were seen."""
+        """Known usage: the billed usage, and at least the streamed tokens."""
         billed = self.billed or (NO_USAGE if self.asked is None else _UNTOLD)
         if billed.completion >= self.seen:
             return billed
@@ -91,12 +91,12 @@ class AttemptRecord:
     """When the first of its text arrived, if it streamed."""
     counts: AttemptUsage = field(default_factory=AttemptUsage)
     deltas: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
-    """Its text piece by piece, where texts are kept: when, the tokens generated until then, the text."""
+    """The text in pieces, if texts are kept: time, tokens generated so far, text."""
     result: Result | None = None
     """What it ended in, or had when it was stopped."""
     failure: Failure | None = None
     lane: int = 0
-    """A slot of the worker that nothing else held meanwhile; traces set it."""
+    """A worker slot that no other attempt held at the time; traces set it."""
 
     @property
     def read(self) -> bool:
@@ -141,25 +141,25 @@ class RunRecord:
     """When it was submitted, by the machine's clock."""
     request: Request
     plan: Plan | None = None
-    """Its first plan; `None` for a run that was taken over from another machine."""
+    """First plan; `None` for a run taken over from another machine."""
     records: Run | None = None
-    """The machine's records of it; `None` for a run that was refused at once, and for one that was taken out."""
+    """The machine's records of the run; `None` for a run that was rejected at once or removed."""
     now: float = 0.0
-    """When its last event was, by the machine's clock; in the end, when it was over."""
+    """Time of the last event by the machine's clock; after the end, the time of the end."""
     finish: Finish | None = None
     seen: int = 0
     """Steps of its plan that are known."""
     entered: dict[str, float] = field(default_factory=dict[str, float])
-    """When each step entered the plan, where texts are kept: seconds after the run began."""
+    """Time when each step entered the plan, in seconds after the run began, if texts are kept."""
     attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     """In the order of their starts, where attempts are kept."""
     first: float | None = None
-    """When the first news of an attempt came: seconds after the run began."""
+    """Time of each attempt's first report, in seconds after the run began."""
     _steps: tuple[StepRecord, ...] | None = None
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """Where its steps stand, expansions included, in the order in which they entered the plan."""
+        """Current records of its steps, expansions included, in the order in which they entered the plan."""
         if self._steps is not None:
             return self._steps
         return () if self.records is None else step_records(self.records, self.began)
@@ -186,7 +186,7 @@ class RunRecord:
 
 
 class RunDelta:
-    """What followed from one event. Valid until the machine takes the next."""
+    """The changes by one event. Valid until the machine takes the next event."""
 
     __slots__ = ("at", "began", "ended", "finished", "first", "machine", "started", "stopping", "touched")
 
@@ -197,7 +197,7 @@ class RunDelta:
         self.began: list[RunRecord] = []
         """New runs; a run that is resumed without a submission here has no plan."""
         self.touched: list[tuple[RunRecord, int]] = []
-        """Runs whose steps entered or moved, and their number of steps before."""
+        """Runs with new or moved steps, and their former number of steps."""
         self.started: list[AttemptRecord] = []
         self.stopping: list[AttemptRecord] = []
         self.ended: list[AttemptRecord] = []
@@ -222,8 +222,8 @@ class RunLog:
     Args:
         only: the runs to follow; all by default.
         keep: `steps` follows no attempts; `live` those that have not ended; `attempts` keeps those that have, with the
-            runs that have (until `pop`), and `texts` also their texts, and when each step entered. A text without a
-            reader is not kept.
+            runs that have (until `pop`), and `texts` also their texts, and when each step entered. A text that no one
+            reads is not kept.
     """
 
     def __init__(self, only: Collection[str] | None = None, *, keep: Keep = "live") -> None:
@@ -236,7 +236,7 @@ class RunLog:
         self._attempts, self._kept, self._texts = keep != "steps", keep in ("attempts", "texts"), keep == "texts"
 
     def pop(self, run: str) -> RunRecord | None:
-        """Return a run with the present state of its steps, and drop it; `None` for an unknown run."""
+        """Remove a run and return it with the current state of its steps; `None` for an unknown run."""
         record = self.runs.pop(run, None)
         if record is None:
             return None
@@ -261,7 +261,7 @@ class RunLog:
                 pass
         for action in actions:
             self._acted(action, delta)
-        if isinstance(event, Tick | WorkerDown):  # the machine gave them up: no news of them will come
+        if isinstance(event, Tick | WorkerDown):  # the machine cancelled them: no further events follow
             for attempt in [live for live in self.live.values() if live.id not in machine.attempts]:
                 self._over(attempt, "lost", delta)
         if not self._kept:
@@ -283,7 +283,7 @@ class RunLog:
             if run is None:
                 if isinstance(event, Submitted) and event.run == name:
                     refused = any(isinstance(action, Finish) and action.run == name for action in actions)
-                    if records is None and not refused:  # a second copy of the submission of a run that is over
+                    if records is None and not refused:  # a second copy of an ended run's submission
                         continue
                     run = RunRecord(name, event.at, event.request, event.plan)
                 elif records is not None:  # it was submitted to another machine, and continues here
@@ -361,7 +361,7 @@ class RunLog:
             case Finish() if action.run in self.runs:
                 run = self.runs[action.run]
                 run.finish, run.now = action, delta.at
-                if self._kept:  # now: a driver takes the machine's records apart once its answer is there
+                if self._kept:  # now, because a driver clears the machine's records after the answer
                     run.freeze()
                 delta.finished.append(run)
             case _:
@@ -378,7 +378,7 @@ def _moved(machine: Machine, run: Run, seen: int, began: float) -> list[StepReco
     nodes = machine.nodes if run.id in machine.runs else {node.id: node for node in run.nodes}
     later: dict[str, int] = {}
     last: list[StepRecord] = []
-    for move in reversed(machine.moves):  # backwards: a step stands as its last move has left it
+    for move in reversed(machine.moves):  # backwards: the last move determines a step's state
         node = nodes.get(move[1])
         if node is not None and node.run is run:
             record = step_record(node, began)
@@ -393,7 +393,7 @@ def _moved(machine: Machine, run: Run, seen: int, began: float) -> list[StepReco
 
 
 def step_record(node: Node, began: float) -> StepRecord:
-    """Return a step as it stands. `began` is when its run was submitted, by the machine's time."""
+    """Return a step's current record. `began`: time of the run's submission by the machine's clock."""
     step, own, spent = node.step, node.outcome.own, node.attempts.spent
     record = StepRecord(node.id, step.name, step.op.kind, step.label)
     record.plan = step

@@ -1,8 +1,8 @@
 """Runs as OpenTelemetry spans, run > step > attempt, with the attribute names of the GenAI semantic conventions.
 
-`Spans` is a driver's watcher: it takes events and what followed, live or from a replay, and times its spans by the
-events. Spans are off by default. Prompts, texts, arguments and messages are left out unless asked for; keys and
-settings are never in them. `opentelemetry` is imported when spans are wanted, and not needed otherwise.
+`Spans` is a driver's watcher: it takes live or replayed events and their actions, and times its spans by the events.
+Spans are off by default. Spans omit prompts, texts, arguments and messages by default, and never contain keys or
+settings. `opentelemetry` is imported and needed only for spans.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("plait.telemetry")
 
 SWITCHES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Environment variables that mean somebody wants spans, by OpenTelemetry's own conventions."""
+"""OpenTelemetry's environment variables that turn spans on."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' switch for prompts and texts."""
 _PROVIDERS = {
@@ -55,7 +55,7 @@ _PROVIDERS = {
 
 
 def wanted(setting: bool | None, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether spans are to be sent: as set, else if the environment names where to."""
+    """Return whether to send spans: the setting, or by default whether the environment names a destination."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     if setting is not None:
@@ -69,9 +69,9 @@ def with_content(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def tracer() -> Tracer:
-    """Return a tracer: of the provider that the program has set up, else of one made as the environment says.
+    """Return a tracer of the program's provider, else of a new one configured by the environment.
 
-    Raises `ConfigError` where OpenTelemetry or the exporter asked for is not installed.
+    Raises `ConfigError` if OpenTelemetry or the requested exporter is not installed.
     """
     try:
         from opentelemetry import trace
@@ -90,7 +90,7 @@ def tracer() -> Tracer:
 
 
 def watch(driver: Driver, config: Config) -> None:
-    """Have spans made of all runs of a driver, if they are wanted. Raises `ConfigError`."""
+    """Make spans of all runs of a driver, if spans are on. Raises `ConfigError`."""
     if not wanted(config.telemetry):
         return
     zero = time.time() - driver.now()
@@ -113,8 +113,8 @@ def _server_of(worker: object) -> str | None:
 
 
 def model_name(worker: str, model: str, chosen: bool) -> str:
-    """Return the name of a model; of a folder only the last part, since a path may be private. Empty for a server with
-    a model of its own, unless the user has `chosen` one."""
+    """Return the name of a model; for a folder, only the last part, since a path may be private. Empty for a server
+    that chooses its model, unless the user has `chosen` one."""
     if worker not in ("ray", "engine") and not chosen:
         return ""
     return Path(model).name if Path(model).is_absolute() else model
@@ -143,16 +143,14 @@ class _RunSpans:
 
 
 class Spans:
-    """A watcher that makes spans. What goes wrong in it is logged once and disturbs no run.
+    """A watcher that makes spans. Its errors are logged once and affect no run.
 
     Args:
-        tracer: where spans go.
-        wall: turns the events' time into Unix time, both in seconds.
-        model: name of the model, for requests that name none; if empty, the first that the worker has reported.
-        server: address of the server that has the model, if there is one; or of each worker's, by its name.
-        content: whether spans include prompts, texts, arguments and messages.
-        only: the one run to make spans of; all by default.
-        metrics: counts what has ended.
+        tracer: destination of the spans. wall: turns the events' time into Unix time, both in seconds. model: name of
+        the model, for requests that name none; if empty, the first that the worker has reported. server: address of the
+        model's server, if any; or the address of each worker's server, by worker name. content: whether spans include
+        prompts, texts, arguments and messages. only: make spans of this run only; default: all runs. metrics: receives
+        ended runs, steps and attempts.
     """
 
     def __init__(
@@ -187,7 +185,7 @@ class Spans:
             log.warning("no more spans are made: %s: %s", type(error).__name__, error)
 
     def close(self, at: float) -> None:
-        """End the spans of what has not ended, `at` being the events' time."""
+        """End all open spans at the events' time `at`."""
         for span in self._attempts.values():
             span.end(self._ns(at))
         for run in self._runs.values():
@@ -236,7 +234,7 @@ class Spans:
     # -- runs and steps ------------------------------------------------------------------------------------------------
 
     def _run_span(self, run: RunRecord, at: float) -> Span:
-        if run.plan is None:  # submitted to another machine, where its span was begun
+        if run.plan is None:  # submitted to another machine, which began its span
             return self._span("invoke_workflow", None, at, {"plait.run": run.id, "plait.resumed": True})
         request = run.request
         attributes = {
@@ -275,7 +273,7 @@ class Spans:
         after, state, reason = step.moves[-1]
         at = run.began + after
         if not step.ended:
-            # Why it waits again quotes what a model or tool said; where it runs is a worker's name.
+            # The reason for waiting again may quote a model or tool; for `running`, it is a worker's name.
             told = reason and (self._content or state == "running")
             span.add_event(f"plait.{state}", {"plait.reason": reason} if told else None, self._ns(at))
             return
@@ -316,7 +314,7 @@ class Spans:
             self._metrics.ended(run.seconds, getattr(span, "attributes", None) or {})
 
     def traceparent(self, attempt: int) -> str:
-        """Return an attempt's span as the header `traceparent` says it (W3C Trace Context); empty without one."""
+        """Return an attempt's span as a `traceparent` header (W3C Trace Context); empty without a span."""
         span = self._attempts.get(attempt)
         if span is None:
             return ""
@@ -394,13 +392,12 @@ class Spans:
         from opentelemetry.trace import Status, StatusCode
 
         span.set_attribute("error.type", failure.kind)
-        # Messages quote what models and tools said.
+        # Messages quote models and tools.
         span.set_status(Status(StatusCode.ERROR, failure.message if self._content else failure.kind))
 
 
 def provider(server: str | None, worker: str) -> str:
-    """Return who provides a model, in the conventions' words where they have one: by the address of its server, or by
-    the worker's name."""
+    """Return a model's provider, by the conventions' name if any: by its server's address, or by the worker's name."""
     host = urlsplit(server or "").hostname or ""
     for ending, name in _PROVIDERS.items():
         if host == ending or host.endswith(f".{ending}"):
@@ -414,8 +411,7 @@ def _run_of(step: StepRecord) -> str:
 
 
 def _address(url: str | None) -> dict[str, str | int]:
-    """Return where a server is, in the conventions' words. What else an address holds, such as a password, is not
-    said."""
+    """Return a server's address attributes by the conventions, without other parts of the URL such as a password."""
     parts = urlsplit(url or "")
     if not parts.hostname:
         return {}
@@ -432,5 +428,5 @@ def _usage(prompt: int, cached: int, completion: int) -> dict[str, int]:
 
 
 def _messages(role: str, text: str) -> str:
-    """Return a text as the conventions write messages: JSON, a list of messages of parts."""
+    """Return a text in the conventions' format of messages: a JSON list of messages with parts."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])

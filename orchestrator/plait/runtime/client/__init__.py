@@ -1,1 +1,1 @@
-"""What programs use: the clients, their settings, handles of runs, answers."""
+"""The SDK: clients, settings, handles of runs, answers."""

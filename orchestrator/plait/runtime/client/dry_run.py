@@ -1,4 +1,4 @@
-"""A run without workers: each model call returns at once a text of a given length. For estimates of usage and cost."""
+"""A run without workers, to estimate usage and cost: each model call immediately returns a text of a given length."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Length = Callable[[Job, ModelCall], int]
 """Returns the number of tokens that a model call generates."""
 _RUN = "dry"
 _REPORT_TOKENS = 16
-"""Tokens between two reports, as of the workers: each call may exceed a non-strict budget by this number."""
+"""Tokens between two reports, as for workers: each call may exceed a non-strict budget by this number."""
 _TOKEN_CHARACTERS = 4
 _TOKEN_S = 1 / 400
 """Seconds per token of an assumed engine, for prices by the hour."""
@@ -47,14 +47,12 @@ _TOKEN_S = 1 / 400
 def dry_run(
     request: Request, plan: Plan | None, length: Length, *, tools: Sequence[ToolSpec] = (), price: Price | None = None
 ) -> Usage:
-    """Return the usage of a request whose model calls have given lengths and whose tools return `null`.
+    """Return the usage of a request for given lengths of its model calls; tools return `null`.
 
     Args:
-        request: its budget, policies and merge apply.
-        plan: the plan; without one, the request's planner makes it, and its patches.
-        length: of each model call. Prompts count one token per four characters.
-        tools: for the planner.
-        price: of tokens and time.
+        request: its budget, policies and merge apply. plan: the plan; by default, the request's planner makes the plan
+        and its patches. length: tokens per model call. Prompts count one token per four characters. tools: for the
+        planner. price: of tokens and time.
 
     Raises `PlanError`, `PlannerError`, `PluginError`, `TaskError` as a real run does.
     """
@@ -62,7 +60,7 @@ def dry_run(
 
 
 class _DryRun:
-    """A queue of events takes the place of workers and clock: calls generate side by side, a report each in turn."""
+    """An event queue replaces workers and clock: calls generate concurrently, and report in turn."""
 
     def __init__(self, length: Length, price: Price | None) -> None:
         self._length, self._price = length, price
@@ -128,7 +126,7 @@ class _DryRun:
         result = Result(value=None)
         if isinstance(job.op, ModelCall):
             tokens = max(1, min(self._length(job, job.op), job.op.sampling.max_tokens))
-            # Each text is different, so that no vote ends early.
+            # All texts differ, so that no vote ends early.
             text = f"{job.step} ".ljust(_TOKEN_CHARACTERS * tokens, "x")[: _TOKEN_CHARACTERS * tokens]
             prompt = sum(_count_tokens(part) for part in job.op.parts)
             result = Result(value=text, usage=self._priced(Usage(prompt=prompt, completion=tokens)))

@@ -1,7 +1,7 @@
-"""A flow that is not a planner but a piece of the caller's program: `async with orchestrator.flow() as ctx`.
+"""A flow as part of the caller's program, not as a planner: `async with orchestrator.flow() as ctx`.
 
-The run's planner only waits for the program to end. The program's context makes steps in the same way, but waits with
-asyncio: between two steps the program may do whatever it likes. So such a run cannot be taken up by another process.
+The run's planner only waits for the program to end. The program's context makes steps as a planner's context does, but
+waits with asyncio: between two steps the program may run any code. Another process therefore cannot resume such a run.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Task(Promise[Any]):
 
 
 class _LiveHost:
-    """Runs a program's steps: what it makes goes out when the program next lets the event loop run."""
+    """Runs a program's steps: new steps start when the program next yields to the event loop."""
 
     def __init__(self, running: RunningFlow, post: Callable[[Event], None], now: Callable[[], float]) -> None:
         self._running, self._post, self._now = running, post, now
@@ -151,7 +151,7 @@ class LiveContext(Context):
 
 
 class LiveFlow:
-    """`async with` of a program's run. Leaving it ends the run; an exception gives it up."""
+    """`async with` of a program's run. Leaving the context ends the run; an exception cancels the run."""
 
     def __init__(self, submit: Callable[[ProgramFlow], Coroutine[Any, Any, Handle]]) -> None:
         self._submit = submit

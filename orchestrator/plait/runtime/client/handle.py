@@ -36,19 +36,19 @@ from .answer import Answer, ApprovalRequested, Mode, RunEnded, RunEvent, StepEve
 from .questions import QuestionQueue
 
 _FROM_THE_BEGINNING = ("prompt_tokens", "total_tokens", "cost", "turns")
-"""Limits of what is counted only where there is such a limit when the run begins."""
+"""Limits that a run can only have from its start, since usage is counted only for an existing limit."""
 _AT_ANY_TIME = tuple(name for name in Budget.model_fields if name not in (*_FROM_THE_BEGINNING, "strict"))
 
 MAX_UNREAD_EVENTS = 4096
 """Maximum number of unread events while further steps start."""
 
 OFFLOAD_OUTPUT_CHARS = 32 << 10
-"""Minimum characters of an output that is parsed on a thread, beside the event loop."""
+"""Minimum characters of an output that is parsed on a thread instead of the event loop."""
 
 
 class NewsQueue:
-    """What one who follows a run has not read yet. Pieces of a step's text that wait one after another are read as one,
-    unless they say log-probabilities."""
+    """Unread events of a follower of a run. Consecutive text deltas of a step are merged, unless they have
+    log-probabilities."""
 
     def __init__(self) -> None:
         self._unread: deque[RunEvent | BaseException] = deque()
@@ -147,10 +147,10 @@ class Handle:
             driver.watch(self.run, self._watch)
             if watch is True or "text" in cast("Collection[Mode]", watch):
                 driver.stream(self.run)
-            for node in nodes:  # of a run that is taken up again: where they stand
+            for node in nodes:  # of a resumed run: current values
                 self._news.put(StepEvent(at=0.0, record=step_record(node, event.at)))
         self._read_by: Literal["", "news", "wait"] = ""
-        """`news`: a reader follows the events and no caller awaits the answer, so the run keeps the reader's pace."""
+        """`news`: a reader follows the events and no caller awaits the answer, so the run waits for the reader."""
         self._held = False
         """It is paused until more events are read."""
         self._waiters: list[asyncio.Future[Answer]] = []
@@ -189,11 +189,12 @@ class Handle:
 
     @property
     def finished(self) -> asyncio.Future[Answer]:
-        """The future of the answer. Unlike awaiting the handle, cancelling who waits for it gives nothing up."""
+        """The future of the answer. Cancelling a waiter of this future, unlike one of the handle, does not cancel the
+        run."""
         return self._finish
 
     def post(self, event: Event) -> None:
-        """Hand an event of the run to the machine, for those who drive the run."""
+        """Send an event of the run to the machine, for programs that drive the run."""
         self._driver.post(event)
 
     def now(self) -> float:
@@ -228,16 +229,15 @@ class Handle:
 
     @property
     def standing(self) -> Standing | None:
-        """How far it is within its limits; `None` before it has begun, without limits, and when it is over."""
+        """Usage against the run's limits; `None` before the start, without limits, and after the end."""
         run = self._driver.machine.runs.get(self.run)
         return None if run is None or run.account is None else Standing(run)
 
     def limit(self, **limits: float | str | None) -> None:
-        """Change limits of the run's budget while it runs: `width=4`, `tokens=None` (no limit). What was used counts.
-
-        A smaller width stops nothing: fewer attempts begin. Where more tokens or cost are used already, what runs is
-        cut. A step that was refused stays so. Raises `FieldError` for what is no limit, `UsageError` for one that
-        cannot be set on a run that has not counted it from its beginning.
+        """Change limits of the run's budget while it runs: `width=4`, `tokens=None` (no limit). Earlier usage counts. A
+        smaller width stops no attempt: fewer attempts start. If usage already exceeds a limit of tokens or cost,
+        running steps are cut. A rejected step stays rejected. Raises `FieldError` for an unknown limit, `UsageError`
+        for a limit whose usage the run has not counted from its start.
         """
         before = self.budget
         budget = Budget(**{**before.model_dump(), **limits})  # pyright: ignore[reportArgumentType]
@@ -268,7 +268,7 @@ class Handle:
 
     @property
     def steps(self) -> tuple[StepRecord, ...]:
-        """Where its steps stand now; empty once it is over, when the answer has them."""
+        """Current records of the run's steps; empty after the end, when the answer has the records."""
         run = self._driver.machine.runs.get(self.run)
         return () if run is None else step_records(run, self.began)
 
@@ -281,8 +281,8 @@ class Handle:
         return live + sum(step.tokens for step in self.steps)
 
     async def follow(self) -> AsyncGenerator[RunEvent, None]:
-        """Yield the present state of its steps and open questions, and then its events, the answer last. Any number of
-        readers may follow; leaving the iteration cancels nothing."""
+        """Yield the current state of the run's steps and open questions, then the run's events, the answer last. Any
+        number of readers may follow; leaving the iteration does not cancel the run."""
         queue = NewsQueue()
         steps, at = self.steps, self._driver.now() - self.began
         for record in steps:
@@ -335,7 +335,7 @@ class Handle:
                 self.cancel()
 
     def _on_end(self, future: asyncio.Future[tuple[RunEnd, Run | None]]) -> None:
-        """Read the answer of a run that is over; on a thread if that takes long."""
+        """Read the answer of an ended run; on a thread for a long output."""
         self._asker.end(self.run)
         if future.cancelled() or future.exception() is not None:
             self._settle(future.result)
@@ -381,7 +381,7 @@ class Handle:
         return answer if self._form is None else typed(answer, self._form)
 
     def _over(self, queue: NewsQueue, finish: asyncio.Future[Answer]) -> None:
-        """Tell one who follows the run of its end, or of what broke it down."""
+        """Send a follower the end of the run, or the error that broke the run."""
         error = asyncio.CancelledError() if finish.cancelled() else finish.exception()
         queue.put(RunEnded(at=self._record.seconds, answer=finish.result()) if error is None else error)
 
@@ -410,7 +410,7 @@ class Handle:
 
 
 def _is_long(result: Result | None) -> bool:
-    """Whether a result takes long to read: a long text, or a list or object, however long that is."""
+    """Return whether a result may take long to parse: a long text, or any list or object."""
     if result is None or isinstance(result.value, int | float | None):
         return False
     return not isinstance(result.value, str) or len(result.prior) + len(result.value) >= OFFLOAD_OUTPUT_CHARS
@@ -425,7 +425,7 @@ def news_of(delta: RunDelta, event: Event, began: float) -> list[RunEvent]:
 
 
 def text_of(event: Progressed, machine: Machine, began: float) -> TextDelta | None:
-    """Return the delta of new text, or `None` for a hedge, whose text counts only if it wins."""
+    """Return the delta of new text, or `None` for a hedge, whose text counts only if the hedge wins."""
     attempt = machine.attempts.get(event.attempt)
     if attempt is None or attempt.node.attempts.hedge is attempt:
         return None
@@ -450,8 +450,8 @@ def _step_event(at: float, record: StepRecord, machine: Machine) -> StepEvent:
 
 
 def writes_answer(node: Node) -> bool:
-    """Return whether a step's text is the answer's from its first character on: the model call that is the output of
-    its plan, the one whose text is read by the form of the answer, or a turn of an agent."""
+    """Return whether a step's text is part of the answer from its first character on: the plan's output call, the call
+    whose text the answer's form parses, or a turn of an agent."""
     step, op, root = node.step, node.step.op, node.run.root
     output = None if root is None else root.output
     if output is None or op.kind != "think":
@@ -460,7 +460,7 @@ def writes_answer(node: Node) -> bool:
     if output is node:
         return not step.expands and not op.after
     if form is None:
-        # The turns of an agent within another have a prefix to their names.
+        # Turns of a nested agent have a prefix in their names.
         return step.role == TURN and node.scope.owner is output and step.name.startswith(TURN)
     is_read = output.deps == (node,) and op.kind == "think" and op.sampling.structured is not None
     return is_read and not form.wrapped
@@ -488,15 +488,14 @@ class Questions:
 
 
 def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | None = None) -> Answer:
-    """Return the answer that the record of a finished run holds, as its task reads it. `made_of`: makes its
-    provenance."""
+    """Return the answer for a finished run's record, as its task extracts it. `made_of`: returns the provenance."""
     finish = run.finish
     assert finish is not None
     result, answer, verified = finish.result, None, None
     failure = finish.failure
     if result is not None and result.value is not None:
         try:
-            # A value that is not text is no generated text either: a merge's verdict or a tool's value is the answer.
+            # A value that is not text was not generated: the answer is a merge's verdict or a tool's value.
             as_it_is = result.extracted or not isinstance(result.value, str)
             answer = result.value if as_it_is else task.extract(result.line)
             verified = task.verify(answer) if answer is not None else None
@@ -521,8 +520,7 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
 
 
 def _output_fields(result: Result, nodes: Sequence[Node]) -> dict[str, Any]:
-    """Return the fields of an answer that its output has: its step's own, or those of the call whose text a join
-    chose."""
+    """Return the answer's fields from its output: from the output step, or from the call whose text a join chose."""
     writers = list(_calls_that_wrote(result, nodes))
     is_cut = all(call.finish == "length" for call in writers) if writers and result.finish == "stop" else False
     apart = split_reasoning(result.value)[0] if isinstance(result.value, str) else ""
@@ -538,7 +536,7 @@ def _output_fields(result: Result, nodes: Sequence[Node]) -> dict[str, Any]:
 
 
 def _calls_that_wrote(result: Result, nodes: Sequence[Node]) -> Iterator[Result]:
-    """Yield the results of the model calls that have written an output's text as it is, or the JSON of its value."""
+    """Yield the results of the model calls that wrote exactly the output's text, or the JSON of its value."""
     text, is_json = result.text.strip(), isinstance(result.value, dict | list)
     for node in nodes:
         own = node.outcome.own

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines for other threads until it is closed. `close` ends with what `clean_up` does on the loop."""
+    """Runs coroutines for other threads until `close`, which finally runs `clean_up` on the loop."""
 
     def __init__(self, clean_up: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self.loop = asyncio.new_event_loop()
@@ -38,9 +38,9 @@ class LoopThread:
         self._thread.start()
 
     def do(self, work: Coroutine[Any, Any, T] | Any) -> T:
-        """Run a coroutine, or wait for an awaitable, and return its result. Ctrl-C cancels it.
+        """Run a coroutine or awaitable and return its result. Ctrl-C cancels the coroutine.
 
-        Raises `UsageError` on the loop's own thread, in a forked process, and once this is closed.
+        Raises `UsageError` on the loop's own thread, in a forked process, and after `close`.
         """
         over = threading.Event()
         call = _as_coroutine(work, over)
@@ -60,7 +60,7 @@ class LoopThread:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
-            over.wait(15)  # a generator that is being left cannot be closed before it has been
+            over.wait(15)  # an exiting generator must finish its exit before it can be closed
             raise
         except concurrent.futures.CancelledError:
             if not self._closed:
@@ -89,7 +89,7 @@ class LoopThread:
         """Clean up and end the thread. Callers that wait in `do` get an error. May be called twice and from any thread
         but the loop's own, where it raises `UsageError`."""
         if os.getpid() != self._process:
-            return  # what there is to free belongs to the process that made it
+            return  # the resources belong to the process that created them
         if threading.current_thread() is self._thread:
             raise UsageError(
                 "`close` was called on the orchestrator's own event loop, as by an async tool of its own, and would "
@@ -112,14 +112,14 @@ class LoopThread:
             self._over.set()
 
     def forget(self) -> None:
-        """Close it after its last reference is dropped: on its own thread, without waiting."""
+        """Close the loop after its last reference is dropped: on its own thread, without waiting."""
         if threading.current_thread() is not self._thread:
             self.close()
         elif not self._closed:
             threading.Thread(target=self.close, name="plait-close", daemon=True).start()
 
     def _leave(self) -> None:
-        """Have all that is left on the loop cancelled, then the loop stopped."""
+        """Cancel all remaining tasks on the loop, then stop the loop."""
         asyncio.run_coroutine_threadsafe(_end_all(), self.loop).add_done_callback(
             lambda _: self.loop.call_soon_threadsafe(self.loop.stop)
         )
@@ -131,7 +131,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_all() -> None:
-    """Cancel all other tasks of this loop, and give them a moment to end."""
+    """Cancel all other tasks of this loop, and wait briefly for their end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

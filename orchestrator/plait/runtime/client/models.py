@@ -1,4 +1,4 @@
-"""Models by name: those of the distribution plait-models, and those that `plait model get` fetches.
+"""Models by name: bundled models of the distribution plait-models, and models fetched by `plait model get`.
 
 A fetched model is a folder like any other: `config.json`, a tokenizer, safetensors.
 """
@@ -20,7 +20,7 @@ INSTALL = "pip install plait-models (in a checkout: pip install ./packages/plait
 
 
 def _bundled() -> Path:
-    """Return the folder of these models, or where it would be if plait-models is not installed."""
+    """Return the folder of the bundled models, or the expected path if plait-models is not installed."""
     spec = importlib.util.find_spec("plait_models")
     site = Path(__file__).parents[3]
     home = Path(spec.origin).parent if spec is not None and spec.origin else site / "plait_models"
@@ -62,7 +62,7 @@ CATALOG = {
 
 
 def named() -> list[str]:
-    """Return the names that a model may be given by: those of plait-models, and those that can be fetched."""
+    """Return the known model names: bundled models of plait-models, and fetchable models."""
     return sorted([*NAMES, *CATALOG])
 
 
@@ -72,15 +72,14 @@ def cache() -> Path:
 
 
 def fetched(name: str) -> Path | None:
-    """Return the folder of a model that was fetched or converted, or `None` without one."""
+    """Return the folder of a fetched or converted model, or `None` if it does not exist."""
     folder = cache() / name
     return folder if (folder / "config.json").is_file() else None
 
 
 def folder_of(model: str) -> str:
-    """Return the folder of a model that is known by its name; any other text as it is.
-
-    Raises `ConfigError` for one that has to be fetched first.
+    """Return the folder of a known model name; any other text unchanged. Raises `ConfigError` for a model that must be
+    fetched first.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]*", model) or Path(model).exists():
         return model

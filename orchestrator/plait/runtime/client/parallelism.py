@@ -1,7 +1,7 @@
-"""How much of a run was generated side by side: read off its report.
+"""Measures of a run's parallel generation, computed from its report.
 
-Pure functions of what was recorded. Tokens, not seconds: a joined context is prefilled once more, and that is not in
-these figures. Knows no planner; a thread is whatever model call a join read beside others.
+Pure functions of the recorded steps, in tokens, not seconds: the figures omit the second prefill of a joined context.
+They do not depend on the planner; each model call among several branches of a join is a thread.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ class Parallelism(Frozen):
     """Figures of one run."""
 
     total: int
-    """Generated tokens of the model calls that ended in a value (L_total); those of calls that were cancelled or failed
-    are in the report's usage."""
+    """Generated tokens of the successful model calls (L_total); the report's usage includes cancelled and failed
+    calls."""
     longest: int
-    """Most generated tokens along any chain of steps that the answer was made from (L_crit)."""
+    """Maximum number of generated tokens along any chain of steps behind the answer (L_crit)."""
     threads: int
     """Model calls that a join read beside others."""
     rounds: int
@@ -53,7 +53,7 @@ class Parallelism(Frozen):
 
 
 def parallelism(report: Report) -> Parallelism:
-    """Return the figures of a run from the steps that its report has recorded."""
+    """Return a run's figures from the steps in its report."""
     thinks = {row.step: row for row in report.steps if row.kind == "think"}
     joins = [row for row in report.steps if row.kind == "join" and sum(need in thinks for need in row.needs) > 1]
     threads = {need for row in joins for need in row.needs if need in thinks}

@@ -1,5 +1,5 @@
-"""Serve the processes that share an orchestrator's store: obey their orders about its runs, and take
-over the runs of those of its pool that have died."""
+"""Membership in the processes that share a store: execute their orders about this orchestrator's runs, and take over
+the runs of dead processes of the pool."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ class Pool:
     """The membership of one orchestrator.
 
     Args:
-        config: says which store and pool, and how long a process may be silent.
-        runs: the active runs, by id.
-        reopen: takes a run up.
-        taken: returns the callback for runs that were taken over.
-        driver: whose workers' slots the pool divides (`Config.share_slots`).
+        config: names the store, the pool and the lease. runs: the active runs, by id. reopen: resumes a run. taken:
+        returns the callback for runs that were taken over. driver: whose workers' slots the pool divides
+        (`Config.share_slots`).
     """
 
     def __init__(
@@ -50,7 +48,7 @@ class Pool:
         self._known: set[str] = set()
         """Orphans that are being taken over, or that cannot be."""
         self._waits: dict[str, float] = {}
-        """Of those that could not be taken over: seconds until they are tried again."""
+        """Runs that could not be taken over, with the seconds until the next attempt."""
         self._work: asyncio.Task[None] | None = None
         self._hears: Callable[[RunOrder], None] = self._obey
         self._finds: Callable[[list[str]], None] = self._queue_orphans
@@ -144,8 +142,8 @@ class Pool:
                 log.info("run %s was taken over: its process had died", run)
             except PlaitError as error:
                 log.info("run %s was not taken over: %s", run, error)
-                # A run that another process took may be orphaned again. Any other is retried with growing delays: the
-                # store may have been away, or this version may be unable to resume it.
+                # A run that another process took may be orphaned again. Any other run is retried with growing delays:
+                # the store may have been unavailable, or this version may be unable to resume the run.
                 if not isinstance(error, RunTaken):
                     self._postpone(run)
                     continue
@@ -163,10 +161,10 @@ class Pool:
 
 
 def divided(slots: int, wants: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of an engine's slots for each process, by the number that it could use now. A process that
-    needs less than an equal part gets its need; the others divide the rest; unneeded slots are divided again as spares.
-    Each has one at least, so that none waits for ever: with more processes than slots they come to more than there are,
-    and the engine's own queue holds the rest.
+    """Return each process's number of an engine's slots, by its current need. A process that needs less than an equal
+    part gets its need; the other processes divide the rest; spare slots are divided again. Each process gets at least
+    one slot, so that none waits for ever: with more processes than slots, the sum exceeds the slots, and the engine's
+    own queue holds the excess.
 
     >>> divided(16, {"a": 100, "b": 2, "c": 0})
     {'a': 13, 'b': 2, 'c': 1}

@@ -1,4 +1,4 @@
-"""The limits of a request, and what models cost: from the settings, or for a hosted server from genai-prices."""
+"""Cost limits of requests, and prices of models: from the settings, or from genai-prices for a hosted server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ..driver.worker_proxy import WorkerProxy
 from .config import Config
 
 DEFAULT = "default"
-"""Name in `[prices]` of every model and worker that has no entry of its own."""
+"""Name in `[prices]` of the default entry for models and workers."""
 _MILLION = 1_000_000
 _HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 
 
 class PricingWorker(WorkerProxy):
-    """A model worker whose results include their cost. Everything else is the inner worker's."""
+    """A model worker whose results include their cost. It delegates everything else to the inner worker."""
 
     def __init__(self, worker: Worker, config: Config) -> None:
         self._config = config
@@ -53,12 +53,12 @@ class PricingWorker(WorkerProxy):
 
 
 def priced(workers: Sequence[Worker], config: Config) -> list[Worker]:
-    """Return workers whose results include their cost, if there may be a price."""
+    """Return workers whose results include their cost, if prices may be known."""
     return [PricingWorker(worker, config) if config.prices or _hosted(worker, config) else worker for worker in workers]
 
 
 def table(config: Config, workers: Sequence[Worker]) -> dict[str, Price]:
-    """Return the prices of workers' models by name, and under no name that of the model that answers by default."""
+    """Return the prices of workers' models by name; the empty name is the default model."""
     prices: dict[str, Price] = {name: price for name, price in config.prices.items() if name != DEFAULT}
     for worker in workers:
         own = str(getattr(worker, "model", None) or config.model)
@@ -79,8 +79,8 @@ def demand(
     config: Config,
     planner: Plugin | None = None,
 ) -> None:
-    """Raise `UsageError` for a limit of cost where no worker has a price: of a request, of its plan, or of an agent
-    among the options of its planner."""
+    """Raise `UsageError` if no worker has a price but a request, its plan, or an agent in its planner's options has a
+    cost limit."""
     limited = budget.cost is not None or (plan is not None and _limits_cost(plan))
     if not limited and (planner is None or not _agents_limit_cost(planner.options)):
         return
@@ -116,15 +116,15 @@ def _agents_limit_cost(options: object) -> bool:
 
 
 def _hosted(worker: Worker, config: Config) -> str:
-    """Return the address of the server that a worker speaks to, if it is elsewhere."""
+    """Return the address of a worker's server, if the server is remote."""
     base = getattr(worker, "base_url", None) or (config.base_url if config.worker == "http" else None)
     return base if isinstance(base, str) and (urlsplit(base).hostname or "") not in _HERE else ""
 
 
 @lru_cache(maxsize=64)
 def _published(model: str, base_url: str) -> Price | None:
-    """Return a provider's price of a model, by address, from the tables of genai-prices; tiers of very long prompts are
-    left out. `None` without that package, for another address, and for an unknown model."""
+    """Return the price of a model at a provider's address from the tables of genai-prices, without tiers for very long
+    prompts. `None` without the package, for an unknown address, and for an unknown model."""
     if not base_url:
         return None
     try:
@@ -146,7 +146,7 @@ def _published(model: str, base_url: str) -> Price | None:
 
 
 def rates(config: Config) -> Mapping[str, Price]:
-    """Return the prices of a configuration's own model, under no name, and of those that the settings name."""
+    """Return the prices of the models named in the settings; the empty name is the configuration's own model."""
     prices = {name: price for name, price in config.prices.items() if name != DEFAULT}
     for name in (config.model, Path(config.model).name, config.worker, DEFAULT):
         if name in config.prices:

@@ -1,7 +1,7 @@
-"""Questions of tools to a person: their receivers, the return of the answers, and the journal's record of both.
+"""Questions of tools to a person: receivers, answers, and the journal's record of both.
 
-A question that was answered before its process ended is not put again, unless its text or choices differ. How people
-are asked, on a terminal or anywhere else, is the caller's business.
+After a resume, an answered question is not asked again, unless its text or choices differ. The caller decides how to
+ask people, on a terminal or elsewhere.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..journal.inbox import take
 from ..journal.writer import Recorder
 
 OnAsk = Callable[[Question], JsonValue | Awaitable[JsonValue]]
-"""Asks a person a question and returns the answer. A synchronous function is called on a thread of its own."""
+"""Asks a person a question and returns the answer. A synchronous function runs on its own thread."""
 LATER = "later"
-"""In the place of `on_ask`: a question waits for an answer, by a handle or from another process, however long."""
+"""Value of `on_ask`: a question waits without a time limit for an answer by a handle or from another process."""
 _EVERY = 0.25
 """Seconds between two looks for answers from another process."""
 
 OnQuestion = Callable[[Question], None]
 Answered = Mapping[str, tuple[JsonValue, GivenAnswer]]
-"""Questions of earlier sessions, as the journal has them, and what was answered, by the question's id."""
+"""Questions of earlier sessions in the journal and their answers, by the question's id."""
 
 
 _Said = tuple[JsonValue, Answerer]
@@ -88,7 +88,7 @@ class QuestionQueue:
             raise Unanswered(f"{question.text!r}: its run is over")
         written = question.model_dump(mode="json")
         before, given = opened.answers.get(question.id, (None, None))
-        # The whole question is compared: its text may differ, as what a tool was given may.
+        # Compare the whole question: its text may differ, since the tool's arguments may differ.
         if given is not None and before == written and given.counts(question, opened.tenant):
             return question.check(given.value)
         if opened.recorder is not None:
@@ -100,8 +100,8 @@ class QuestionQueue:
         return value
 
     def answer(self, question: str, value: JsonValue, by: Answerer = OPERATOR) -> None:
-        """Answer an open question, by its id. Raises `UsageError` for one that is not open, `Unanswered` for an answer
-        that is not one of its choices, and `NotAllowed` for a caller who may not answer it; it then stays open."""
+        """Answer an open question, by its id. Raises `UsageError` if the question is not open, `Unanswered` for an
+        answer outside its choices, and `NotAllowed` for an unauthorised caller; the question then stays open."""
         for opened in self._runs.values():
             asked, future = opened.waiting.get(question, (None, None))
             if asked is not None and future is not None and not future.done():
@@ -113,7 +113,7 @@ class QuestionQueue:
         raise UsageError(f"there is no open question {question!r}: {known}")
 
     def open(self, run: str) -> tuple[Question, ...]:
-        """Return the questions of a run that wait for an answer from outside."""
+        """Return a run's questions that wait for an external answer."""
         opened = self._runs.get(run)
         waiting = opened.waiting.values() if opened is not None else ()
         return tuple(question for question, future in waiting if not future.done())
@@ -155,7 +155,7 @@ async def _called(on_ask: OnAsk, question: Question) -> JsonValue:
 
 
 async def _on_thread(work: Callable[[], object]) -> object:
-    """Run a function on a daemon thread: one that waits for a person must not keep the process from ending."""
+    """Run a function on a daemon thread, because a thread that waits for a person must not block the process's exit."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[object] = loop.create_future()
 

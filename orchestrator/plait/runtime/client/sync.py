@@ -1,6 +1,6 @@
-"""A synchronous façade over the async client, on an event loop of its own in a background thread.
+"""A synchronous façade over the async client. A background thread runs its event loop.
 
-Because the loop is its own, it also works where a loop is already running, as in a notebook. Adds nothing else.
+With its own loop, the façade also works where a loop is already running, as in a notebook.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ T = TypeVar("T")
 class Orchestrator:
     """Plans, runs and answers requests; every method blocks until it is done.
 
-    Takes what `AsyncOrchestrator` takes. Use it in a `with` statement or call `close()`; what is forgotten is closed
-    when the process ends. Ctrl-C during `run` gives that run up before `KeyboardInterrupt` is raised.
+    Arguments as for `AsyncOrchestrator`. Use the orchestrator in a `with` statement or call `close()`; an open one is
+    closed at the end of the process. Ctrl-C during `run` cancels the run, then raises `KeyboardInterrupt`.
 
         with Orchestrator(model="countdown") as plait:
             answer = plait.run("3 5 7 11 -> 24", task="countdown", planner="threads")
@@ -70,8 +70,8 @@ class Orchestrator:
         self.close()
 
     def close(self) -> None:
-        """Give up what still runs and free everything; who waits for an answer elsewhere gets it as it then stands. May
-        be called twice, and from any thread but that of an async tool of its own, which raises `UsageError`."""
+        """Cancel all runs and free all resources; waiting callers get the answers in their current state. May be called
+        twice, and from any thread except that of the orchestrator's own async tools, which raises `UsageError`."""
         self._thread.close()
         self._end.detach()
 
@@ -80,7 +80,7 @@ class Orchestrator:
         return self._await(self._submitted(request, fields, plan))
 
     def map(self, texts: list[str], **fields: Any) -> list[Answer]:
-        """Run many requests side by side and return their answers in order."""
+        """Run many requests concurrently and return their answers in order."""
         handles: list[Handle] = []
         given: dict[str, Any] = {
             name: list(cast("Iterator[Any]", value)) if isinstance(value, Iterator) else value  # read for each text
@@ -104,7 +104,7 @@ class Orchestrator:
         tools: Iterable[ToolLike] = (),
         path: str | Location | None = None,
     ) -> Answer:
-        """Finish a run whose process ended before it did; arguments as for `AsyncOrchestrator.resume`."""
+        """Resume a run whose process ended early; arguments as for `AsyncOrchestrator.resume`."""
         return self._do(
             self._inner.resume(run, on_uncertain_side_effect=on_uncertain_side_effect, tools=tools, path=path)
         )
@@ -117,7 +117,7 @@ class Orchestrator:
         self._inner.answer(question, value)
 
     def feedback(self, run: str, right: float) -> bool:
-        """Say how good the answer of a run was; arguments as for `AsyncOrchestrator.lessons.feedback`."""
+        """Rate the answer of a run; arguments as for `AsyncOrchestrator.lessons.feedback`."""
         return self._do(self._inner.lessons.feedback(run, right))
 
     def stream(
@@ -128,8 +128,8 @@ class Orchestrator:
         modes: Collection[Mode] | None = None,
         **fields: Any,
     ) -> Iterator[RunEvent]:
-        """Run one request and yield its events as they come (those of `modes`, if given), the answer last; leaving
-        early cancels the run."""
+        """Run one request and yield its events (only of the kinds `modes`, if given), the answer last. Leaving the
+        iteration early cancels the run."""
         handle = self._do(self._inner.submit(request, plan=plan, watch=True if modes is None else modes, **fields))
         news = handle.news(modes)
         try:

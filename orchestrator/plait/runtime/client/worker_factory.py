@@ -1,6 +1,6 @@
-"""Makes the workers that a configuration asks for: each is given those settings that its constructor has a keyword for.
+"""Creates the workers of a configuration: each constructor gets the settings for its keywords.
 
-Does not know what workers do with them.
+The factory does not interpret the settings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .models import CHAT, NO_MODEL, fetched
 log = logging.getLogger("plait.client")
 
 RAY_START_TIMEOUT_S = 20.0
-"""Seconds that Ray has to start where one engine in this process would do as well."""
+"""Start timeout of Ray in seconds, if one engine in this process could replace it."""
 _NEEDS_RAY = ("worker", "engines", "max_engines", "cpus", "gpus", "placement")
 """Settings that each require engines in Ray actors."""
 
@@ -40,9 +40,9 @@ def does_without_ray(config: Config) -> bool:
 
 
 async def started(make: Callable[[Config], Driver], config: Config, is_own: bool) -> tuple[Driver, Config]:
-    """Return a driver that has started, and its configuration: another one than was given where Ray does not start and
-    one engine in this process does as well. With `is_own` the workers are the configuration's, and one of several
-    servers must answer. Raises what `Driver.start` raises."""
+    """Start a driver and return it with its configuration, which differs from the given one if Ray does not start and
+    one engine in this process replaces it. With `is_own`, the workers are the configuration's, and at least one of
+    several servers must answer. Raises what `Driver.start` raises."""
     driver = make(config)
     try:
         await driver.start()
@@ -66,27 +66,27 @@ def lacks_model(config: Config) -> bool:
 
 
 def fit_model(config: Config) -> Config:
-    """Return the configuration with the fetched chat model, if it lacks a model and one is here."""
+    """Return the configuration with the fetched chat model, if it lacks a model and a chat model exists."""
     folder = fetched(CHAT) if lacks_model(config) else None
     return config if folder is None else config.model_copy(update={"model": str(folder)})
 
 
 def build_workers(config: Config, plugins: Plugins) -> list[Worker]:
     """Return the model workers of a configuration that has a model, not started. Raises `ConfigError`."""
-    if lacks_model(config):  # the bundled models solve puzzles: to a question they answer `<none>`
+    if lacks_model(config):  # the bundled models solve puzzles: they answer a question with `<none>`
         raise ConfigError(NO_MODEL)
     return workers(config, plugins)
 
 
 def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> list[Worker]:
-    """Return the model workers of a configuration, not started. With `processed` engines tell log-probabilities of the
-    distribution that they draw from.
+    """Return the model workers of a configuration, not started. With `processed`, engines report log-probabilities of
+    the sampled distribution.
 
     `ray` hosts one engine in each of `engines` Ray actors; any other name is a worker plugin that runs in this process.
     """
     _check_server_settings(config, plugins)
     options, urls = settings(config), tuple(dict.fromkeys(config.base_urls))
-    # Of a server only who started it knows how it tells them.
+    # A server's kind of log-probabilities is known only to its operator.
     if processed and config.worker != "http":
         options["processed_logprobs"] = True
     if config.worker == "ray":
@@ -125,7 +125,7 @@ def _check_server_settings(config: Config, plugins: Plugins) -> None:
 
 
 def _check_ray_settings(config: Config) -> None:
-    """Raise `ConfigError` for a setting that only the worker `ray` has a use for."""
+    """Raise `ConfigError` for a setting that only the worker `ray` uses."""
     if config.max_engines is not None:
         raise ConfigError(f"engines come and go (max_engines) with the worker `ray`; {config.worker!r} has one")
     for name in ("cpus", "gpus", "placement"):
@@ -139,7 +139,7 @@ def _check_ray_settings(config: Config) -> None:
 
 
 def handed_over(given: object) -> list[Worker] | None:
-    """Return ready-made workers as a list; `None` if they are left out. An empty list leaves an orchestrator for tools.
+    """Return the caller's workers as a list; `None` if omitted. With an empty list, the orchestrator runs only tools.
 
     Raises `UsageError`.
     """
@@ -156,9 +156,8 @@ def handed_over(given: object) -> list[Worker] | None:
 
 
 def tools(config: Config, plugins: Plugins, functions: Iterable[Any]) -> Worker:
-    """Return the worker that runs tools: some functions, and what the configuration names; not started.
-
-    With `tool_actors` the file's tools run in that number of Ray actors. Raises `ConfigError` without a file.
+    """Return the tool worker, not started, for some functions and the configuration's tools. With `tool_actors`, the
+    file's tools run in this number of Ray actors. Raises `ConfigError` without a file.
     """
     given = {"tools": functions, "file": config.tools, "mcp": config.mcp}
     if not config.tool_actors:
@@ -172,7 +171,7 @@ def tools(config: Config, plugins: Plugins, functions: Iterable[Any]) -> Worker:
 
 
 def bound_load(driver: Driver, pool: Sequence[Worker], config: Config) -> None:
-    """Tell a driver how many runs may wait, and whether its engines come and go with the load. Before its start."""
+    """Set a driver's limit of waiting runs and its autoscaling of engines, before its start."""
     driver.admission.most = config.max_waiting
     if config.max_engines is not None:
         bounds = Bounds(least=config.engines, most=config.max_engines, cool_down=config.cool_down)
@@ -201,7 +200,7 @@ def room(config: Config) -> dict[str, Any]:
 
 
 def settings(config: Config) -> dict[str, Any]:
-    """Return the options of a model worker that the configuration sets."""
+    """Return a model worker's options from the configuration."""
     options: dict[str, Any] = {
         "model": config.model,
         "lora": config.adapters or None,
@@ -228,7 +227,7 @@ def settings(config: Config) -> dict[str, Any]:
             )
         options["base_url"] = config.base_url
         if "model" not in config.model_fields_set:
-            del options["model"]  # the bundled model's folder says nothing to a server, which has one of its own
+            del options["model"]  # a server has its own model and ignores the bundled model's folder
     return {key: value for key, value in options.items() if value is not None}
 
 

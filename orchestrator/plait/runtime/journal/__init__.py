@@ -1,1 +1,1 @@
-"""Runs as files: writing them down, reading them back, resuming and replaying them."""
+"""Journals of runs: write, read, resume and replay runs."""

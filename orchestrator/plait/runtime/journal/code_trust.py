@@ -9,7 +9,7 @@ from .location import Location
 
 
 def refuse_names(path: Location, run: str | None = None) -> None:
-    """Raise `PluginError` for a name `pkg.mod:name` that is not allowed, in any run of a journal or in one of them."""
+    """Raise `PluginError` for a name `pkg.mod:name` that is not allowed, in all runs of a journal or in one run."""
     journal = Journal(path)
     for row in journal.rows() if run is None else journal.rows_of(run):
         if row.kind not in ("submitted", "expanded") or run not in (None, row.run):

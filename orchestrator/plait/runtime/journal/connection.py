@@ -38,8 +38,7 @@ def explain_errors(where: Database) -> Generator[None]:
 
 
 def open_connection(where: Database) -> psycopg.Connection[Any]:
-    """Open a connection; the tables are made, or brought up to date, by the first of a process. Raises
-    `ConfigError`."""
+    """Open a connection; a process's first connection creates or migrates the tables. Raises `ConfigError`."""
     try:
         import psycopg
     except ImportError:
@@ -58,20 +57,20 @@ def open_connection(where: Database) -> psycopg.Connection[Any]:
 
 @contextlib.contextmanager
 def connected(where: Database) -> Generator[psycopg.Connection[Any]]:
-    """Lend a connection for a moment; what goes wrong is a `ConfigError`."""
+    """Open a connection for a `with` block; errors become `ConfigError`."""
     with contextlib.closing(open_connection(where)) as db, explain_errors(where):
         yield db
 
 
 def _migrate(db: psycopg.Connection[Any], where: Database) -> None:
-    """Bring the tables up to date, one process at a time. Raises `ConfigError` for those of a newer version."""
+    """Migrate the tables, one process at a time. Raises `ConfigError` for tables of a newer version."""
     with db.transaction():
         db.execute("SELECT pg_advisory_xact_lock(7811950)")
         db.execute("CREATE SCHEMA IF NOT EXISTS plait")
         db.execute("CREATE TABLE IF NOT EXISTS plait.migrations (version int PRIMARY KEY, at timestamptz NOT NULL)")
         row = db.execute("SELECT coalesce(max(version), 0) FROM plait.migrations").fetchone()
         version = row[0] if row is not None else 0
-        # Each script runs once, in order, and is never changed: a change of the tables is another script.
+        # Each script runs once, in order, and never changes: to change the tables, add a script.
         scripts = sorted(MIGRATIONS.glob("*.sql"))
         if version > len(scripts):
             raise ConfigError(f"the tables of {where} are of a newer version of plait: upgrade plait")

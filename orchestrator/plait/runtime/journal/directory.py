@@ -1,7 +1,7 @@
-"""The runs that were written down, in a folder of journals or a store: which are there, and what may be thrown away.
+"""Lists the recorded runs in a folder of journals or a store, and deletes old journals.
 
-In a folder a session has a file of its own, named by when it began. Whether a run is over is read from a file's index;
-whether somebody works on it, from the claim on the file. What happened in a run is not known here.
+In a folder, each session has its own file, named by its start time. The file's index shows whether a run has ended; the
+claim on the file shows whether a process runs it. This module does not read a run's events.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .tables import RunLine
 
 SUFFIX = ".plait"
 MIN_PREFIX = 4
-"""Fewest characters of a run's id that may stand for it where the run is changed: a slip of the keyboard, or a variable
-of a shell that is empty, cancels no run and allows no call."""
+"""Minimum length of a prefix of a run's id for commands that change the run: a typing error or an empty shell variable
+must not cancel a run or approve a call."""
 KEEP_FILES = 1000
 KEEP_BYTES = 1 << 30
 KEEP_DAYS_INTERRUPTED = 30.0
-"""Files and bytes above which the oldest journals are deleted by themselves, and days for which an interrupted run is
-kept even so."""
+"""Maximum files and bytes, above which the oldest journals are deleted automatically, and minimum days of keeping an
+interrupted run."""
 _PAGE = 50
 """Runs that are read at once."""
 _BEING_MADE = 60.0
-"""Seconds for which an empty file may be one that is just being made."""
+"""Age in seconds up to which an empty file may be under creation."""
 
 RunStatus = Literal["done", "partial", "failed", "cancelled", "running", "interrupted"]
 
@@ -50,13 +50,13 @@ class RunEntry:
     created: datetime
     """When it was submitted (UTC)."""
     status: str
-    """How it ended. `running`: a process is writing its journal; `interrupted`: none is, and the run has not ended."""
+    """State. `running`: a process is writing the journal; `interrupted`: no process is, and the run has no end."""
     planner: str
     tokens: int
     text: str
     """The beginning of the question."""
     share: str | None = None
-    """Whose it is (`Request.fairness_group`); `None` in a file, whose index does not say."""
+    """The run's `Request.fairness_group`; `None` in a file, whose index lacks it."""
     ended: str | None = None
     """When it ended, UTC, ISO 8601; `None` if it has not."""
 
@@ -69,12 +69,12 @@ def default_folder() -> Path:
 
 
 def place(config: Config) -> Location:
-    """Return the folder (or file, or store) that runs of a configuration are written to and looked for in."""
+    """Return the folder, file or store for the runs of a configuration."""
     return config.journal if isinstance(config.journal, Path | Database) else default_folder()
 
 
 def new_file(folder: Path) -> Path:
-    """Return the path of a journal for a new session, making the folder. Raises `ConfigError`."""
+    """Return the path of a new session's journal and create the folder. Raises `ConfigError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -86,7 +86,7 @@ def new_file(folder: Path) -> Path:
 
 
 def journals(place: Path) -> list[Path]:
-    """Return the journals of a folder, the newest first; or the one that `place` is."""
+    """Return the journals of a folder, newest first, or `place` itself if it is a journal."""
     if not place.is_dir():
         return [place] if place.exists() else []
     paths = (path for path in place.iterdir() if path.suffix == SUFFIX and path.is_file())
@@ -94,9 +94,8 @@ def journals(place: Path) -> list[Path]:
 
 
 def entries(place: Location, unread: list[str] | None = None, like: str = "") -> Iterator[RunEntry]:
-    """Yield the runs of a folder, a file or a store, the newest first. Only those whose ids begin with
-    `like`. Files that cannot be read are passed over, and the reason is added to `unread`. Empty files in a folder, to
-    which nothing was ever written, are passed over in silence."""
+    """Yield the runs of a folder, a file or a store, the newest first. `like`: only runs with this id prefix.
+    Unreadable files are skipped, and the reason is added to `unread`. Empty files in a folder are skipped silently."""
     if isinstance(place, Database):
         from . import store
 
@@ -112,7 +111,7 @@ def entries(place: Location, unread: list[str] | None = None, like: str = "") ->
 
 
 def check_run_id(run: str, *, changes: bool) -> None:
-    """Raise `UsageError` for an empty id, and for one too short to stand for a longer one in what `changes` a run."""
+    """Raise `UsageError` for an empty id, and with `changes` for a prefix that is too short to change a run."""
     if not run:
         raise UsageError("the run's id is empty: give an id that `plait runs list` shows")
     if changes and len(run) < MIN_PREFIX:
@@ -122,12 +121,11 @@ def check_run_id(run: str, *, changes: bool) -> None:
 
 
 def match_run(run: str | None, runs: Iterable[str], *, changes: bool) -> str | None:
-    """Return the id that `run` means: itself, else the only one that begins with it; for `None` the only one there.
+    """Return the id that equals `run`, else the only id with the prefix `run`; for `None`, the only id.
 
     Args:
-        run: an id or a prefix of one; `None` where the caller was given none.
-        runs: the ids to choose from.
-        changes: whether the run is then changed, for which a prefix needs `MIN_PREFIX` characters.
+        run: an id or a prefix of one; `None` where the caller was given none. runs: the ids to choose from. changes:
+        whether the caller changes the run; a prefix then needs `MIN_PREFIX` characters.
 
     Returns:
         `None` if there is no such run. Raises `UsageError` for a prefix that is empty, too short or not unique.
@@ -147,10 +145,10 @@ def match_run(run: str | None, runs: Iterable[str], *, changes: bool) -> str | N
 
 
 def find(place: Location, run: str, *, changes: bool = False) -> RunEntry:
-    """Return the run whose id is `run`, else the only run whose id begins with it. `changes`: whether it is then
-    changed, which needs a longer prefix. Raises `UsageError` if no run or several match."""
+    """Return the run whose id is `run`, else the only run with this id prefix. `changes`: the caller changes the run,
+    which needs a longer prefix. Raises `UsageError` if no run or several match."""
     entries_there: list[RunEntry] = []
-    run = run.encode(errors="replace").decode()  # half a surrogate is in no id, and no database takes it
+    run = run.encode(errors="replace").decode()  # no id contains a lone surrogate, and databases reject it
     for entry in entries(place, like=run):
         if entry.run == run:
             return entry
@@ -173,10 +171,9 @@ def sweep(
     folder: Location, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
 ) -> tuple[list[Location], int]:
     """Delete journals that no process is writing: all but the newest `keep` files, and files without a write for
-    `older_than` seconds. A journal with an interrupted run is kept unless `interrupted`; empty ones always go.
+    `older_than` seconds. Keep a journal with an interrupted run unless `interrupted`; always delete empty journals.
 
-    In a store these are runs that are over, and age counts from their end. Return the journals deleted and the bytes
-    freed.
+    In a store, delete ended runs, by their age since the end. Return the deleted journals and the freed bytes.
     """
     gone: list[Location] = []
     if isinstance(folder, Database):
@@ -196,7 +193,7 @@ def sweep(
 
 
 def tidy(folder: Path) -> None:
-    """Keep the folder within its bounds: the oldest journals go first, interrupted runs only when they are old."""
+    """Keep the folder within its limits: delete the oldest journals first, interrupted runs only when they are old."""
     now = datetime.now(UTC).timestamp()
     size = 0
     for place, path in enumerate(journals(folder)):
@@ -252,7 +249,7 @@ def _may_go(path: Path, interrupted: bool) -> bool:
     try:
         return interrupted or all(line.status is not None for line in Journal(path).runs())
     except ConfigError:
-        return interrupted  # it cannot be read: a person has to decide whether it is needed
+        return interrupted  # unreadable: a person must decide whether the file is needed
 
 
 def _delete(path: Path) -> int:

@@ -16,15 +16,15 @@ from ...core.result import NOTHING
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _TELLING = ("kind", "type")
-"""Fields by which a reader tells one class from another: always written."""
+"""Fields that distinguish the classes of a union: always written."""
 
 _WRITTEN = object()
 """Placeholder default of a field that is always written: equal to no value."""
 
 
 def event_json(event: Event) -> str:
-    """Return an event as JSON, which `event_adapter` reads. A step comes to one to three of the kinds put together
-    here; pydantic's serializer of all events takes several times as long, and writes every default."""
+    """Return an event as JSON for `event_adapter`. A step causes one to three events of the kinds handled here;
+    pydantic's serializer takes several times as long and writes every default."""
     if isinstance(event, Succeeded | Stopped):
         result = without_defaults(event.result) if event.result is not NOTHING else None
         body = as_json(result) if result else "{}"
@@ -58,7 +58,7 @@ def _expanded(event: Expanded) -> dict[str, object]:
 
 
 def without_defaults(model: BaseModel) -> dict[str, object]:
-    """Return the JSON fields of a model and its nested models, without those that have their default."""
+    """Return the JSON fields of a model and its nested models, without fields at their default."""
     fields = model.__dict__
     kept: dict[str, object] = {}
     for name, default, lean in _given_fields(type(model), frozenset(model.__pydantic_fields_set__)):
@@ -70,7 +70,7 @@ def without_defaults(model: BaseModel) -> dict[str, object]:
             if kind is not type(default) or value != default:
                 kept[name] = value
         elif kind is tuple and value and type(cast("tuple[object, ...]", value)[0]) in _ATOMS:
-            kept[name] = value  # a step's needs: what is in one container is of one kind
+            kept[name] = value  # such as a step's needs: all items of a container have one type
         elif isinstance(value, BaseModel):
             inner = without_defaults(value)
             if inner != lean:
@@ -83,7 +83,7 @@ def without_defaults(model: BaseModel) -> dict[str, object]:
 
 
 def _contained(value: object) -> object:
-    """Return a container as JSON takes it. What is in one is of one kind: models, or values that are JSON already."""
+    """Return a container as JSON. Its items have one type: models, or JSON values."""
     if isinstance(value, dict):
         pairs = cast("dict[str, object]", value)
         if isinstance(next(iter(pairs.values()), None), BaseModel):
@@ -97,14 +97,14 @@ def _contained(value: object) -> object:
 
 @functools.lru_cache(maxsize=4096)
 def _given_fields(cls: type[BaseModel], given: frozenset[str]) -> tuple[tuple[str, object, object], ...]:
-    """Return the fields of a class that are written of a model that these were given to, each with its default, and
-    with what that comes to without defaults of its own, where it is a model."""
+    """Return the written fields of a class for a model's set fields, each with its default, and, for a default that is
+    a model, with the default's own non-default fields."""
     fields: list[tuple[str, object, object]] = []
     for name, field in cls.model_fields.items():
         telling = name in _TELLING or field.is_required()
         if field.exclude or not (telling or name in given):
             continue
-        default: object = field.default  # the very object: `get_default` would give a copy
+        default: object = field.default  # the default object itself: `get_default` would return a copy
         if field.default_factory is not None:
             default = field.get_default(call_default_factory=True, validated_data={})
         lean = without_defaults(default) if isinstance(default, BaseModel) else _WRITTEN
@@ -117,5 +117,5 @@ def as_json(item: object) -> str:
     plain = item.model_dump() if isinstance(item, BaseModel) else item  # as a model it would write inf as null
     try:
         return to_json(plain, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # a lone surrogate, which UTF-8 cannot say and JSON's escapes can
+    except PydanticSerializationError:  # a lone surrogate, which JSON escapes can encode but UTF-8 cannot
         return json.dumps(plain, separators=(",", ":"), default=asdict)

@@ -1,7 +1,7 @@
-"""Answers to questions from another process: small files in a folder beside the journal, or lines in its store.
+"""Answers to another process's questions: small files in a folder beside the journal, or rows in its store.
 
-A journal has one writer. An answer to a run of another process, or of an ended process, is therefore left here; the
-journal's writer records it when it takes it.
+A journal has one writer. An answer to a run of another process, or of an ended process, is therefore stored here until
+the journal's writer takes and records it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_ANSWER_BYTES = 1_000_000
 
 
 def pending(path: Location) -> list[tuple[RunEntry, Question]]:
-    """Return the open questions, with their runs, of all runs that have not ended in a journal or a folder of
-    journals. Raises `ConfigError`."""
+    """Return the open questions, with their runs, of all active runs in a journal or a folder of journals. Raises
+    `ConfigError`."""
     questions: list[tuple[RunEntry, Question]] = []
     for entry in entries(path):
         if entry.status not in ("running", "interrupted"):
@@ -46,9 +46,9 @@ def pending(path: Location) -> list[tuple[RunEntry, Question]]:
 
 
 def leave(path: Location, question: str, value: JsonValue, by: Answerer = OPERATOR) -> Question:
-    """Leave an answer to a question that is open in a journal or a folder of journals; return the question. Raises
-    `UsageError` for one that is not open, `Unanswered` for an answer that makes no sense, `NotAllowed` for one who may
-    not answer it."""
+    """Store an answer to an open question in a journal or a folder of journals; return the question. Raises
+    `UsageError` if the question is not open, `Unanswered` for an invalid answer, `NotAllowed` for an unauthorised
+    answerer."""
     there = pending(path)
     match = next((pair for pair in there if pair[1].id == question), None)
     if match is None:
@@ -78,8 +78,8 @@ def leave(path: Location, question: str, value: JsonValue, by: Answerer = OPERAT
 
 
 def take(path: Location, question: Question, asked_by: str = "") -> tuple[JsonValue, Answerer] | None:
-    """Return the answer that was left to a question, if there is one, and who gave it, and take it away. One that
-    cannot be read, makes no sense, or is of one who may not answer counts as none. `asked_by`: the run's tenant."""
+    """Remove and return the stored answer to a question and its answerer, if any. An unreadable or invalid answer, or
+    one by an unauthorised answerer, is ignored. `asked_by`: the run's tenant."""
     data = _take_answer(path, question)
     if data is None or len(data) > MAX_ANSWER_BYTES:
         return None
@@ -88,7 +88,7 @@ def take(path: Location, question: Question, asked_by: str = "") -> tuple[JsonVa
         json.dumps(left, allow_nan=False)  # a number beyond all others is no JSON
         given = GivenAnswer.model_validate(left)
         return (question.check(given.value), given.by) if given.counts(question, asked_by) else None
-    except Exception:  # no JSON, too deep, or none of the choices
+    except Exception:  # not JSON, nested too deeply, or not among the choices
         return None
 
 

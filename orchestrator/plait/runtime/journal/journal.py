@@ -1,10 +1,9 @@
-"""The journal: every event, in one file of SQLite, or in PostgreSQL; it only grows.
+"""The journal: an append-only record of every event, in one SQLite file or in PostgreSQL.
 
 Events determine the machine's state. Of the actions, the journal keeps only the parts that later events depend on
 (`recorded_actions.dump`): a replay computes the actions again and compares. If the replay covers only some of a
 machine's runs (the journal holds no others, `Header.told`, or one was selected), the machine follows the recorded
-attempts.
-Notes serve resuming alone: calls with side effects that were about to be made, questions to people, their answers.
+attempts. Notes are only for resumes: calls with side effects before their start, questions to people, answers.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ from .tables import (
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _MOST = 512
-"""Events that are held in memory at most before they are written."""
+"""Maximum number of unwritten events in memory."""
 BYTES_BY_TENANT: Counter[str] = Counter()
-"""Bytes that this process has written to journals for the runs of each tenant, about."""
+"""Approximate bytes that this process has written to journals, by tenant."""
 
 
 @dataclass(slots=True, eq=False)
 class UnwrittenEvent:
-    """An event that is to be written, and what followed from it. All of a batch are put into words together: that takes
-    half of the time that each takes by itself, between other work."""
+    """An unwritten event and its actions. A whole batch is serialized at once, which takes half the time of single
+    events between other work."""
 
     seq: int
     run: str | None
@@ -67,11 +66,11 @@ class UnwrittenEvent:
 
 
 class Journal:
-    """One journal, written by one process at a time and read by any number: a file, or one of a PostgreSQL store.
+    """One journal, a file or part of a PostgreSQL store, with one writing process at a time and any number of readers.
 
-    Nothing happens to it before `open` (or the first `append`, which opens with a machine's default options).
-    `synchronous="normal"` survives the end of the process, "full" also that of the machine (one fsync a batch).
-    No text of `secrets` is written to it.
+    `open` (or the first `append`, with a machine's default options) makes the first change. `synchronous="normal"`
+    survives the end of the process, "full" also a crash of the machine (one fsync per batch). The journal never
+    contains a text of `secrets`.
 
     All methods raise `ConfigError`, with the cause, for a journal that cannot be used.
     """
@@ -90,7 +89,7 @@ class Journal:
         self._later: list[UnwrittenEvent] = []
         """Actions of events that are written."""
         self.failed: list[tuple[str | None, Exception]] = []
-        """Runs with an event that could not be serialized, and the error; the writer takes them."""
+        """Runs with an event that could not be serialized, and the error, for the writer."""
         self._runs: dict[int, str] = {}
         self._tenants: dict[str, str] = {}
         """Tenants of the runs that have begun and not ended."""
@@ -106,14 +105,14 @@ class Journal:
 
     @property
     def path(self) -> Location:
-        """Where it is. A new journal of a store has its number from `open` on."""
+        """Location. A new journal of a store gets its number in `open`."""
         return self._storage.location
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def hold(self, run: str | None = None) -> None:
-        """Claim the journal for writing until `close`; with `run`, to resume that run. In a
-        store only this run is claimed, and `path` is then another journal, which begins with all of this one."""
+        """Claim the journal for writing until `close`; with `run`, to resume that run. In a store, only this run is
+        claimed, and `path` is then another journal that begins with this journal's events."""
         self._storage.hold(run)
 
     @property
@@ -131,10 +130,10 @@ class Journal:
         base: int | None = None,
         told: bool = False,
     ) -> Self:
-        """Start a session. The events appended to it are for a new machine with these options; with `resumes` and
-        `base` they are for the machine that resumes this run, as it stood after event `base`. `told` as in `Header`.
+        """Start a session. Its events are for a new machine with these options; with `resumes` and `base`, they are for
+        the machine that resumes this run from its state after event `base`. `told` as in `Header`.
 
-        A journal that exists keeps its sessions; the new one follows them.
+        An existing journal keeps its sessions; the new session follows them.
         """
         if self._storage.is_open:
             raise ConfigError(f"{self.path} is open already")
@@ -170,10 +169,10 @@ class Journal:
         self._storage.begin(self._next, self._hidden(header.model_dump_json()))
 
     def append(self, events: Sequence[Event], *, sync: bool = False, commit: bool = True) -> int:
-        """Write events, in one transaction, and return the number of the first; the others follow it.
+        """Write events in one transaction, and return the number of the first; numbers are consecutive.
 
-        With `sync` they are on the disk when this returns, and survive the end of the machine too. Without `commit`
-        they are kept until the next `flush`: a process that is killed before loses them.
+        With `sync`, the events are on the disk when this returns, and survive a crash of the machine. Without `commit`,
+        they stay in memory until the next `flush`: a killed process loses these events.
         """
         if not self._storage.is_open:
             self.open()
@@ -187,7 +186,7 @@ class Journal:
         return first
 
     def enter(self, event: Event) -> UnwrittenEvent:
-        """Keep one event until the next `flush`; what followed from it may be put beside it until then."""
+        """Keep one event in memory until the next `flush`; its actions may be added until then."""
         return self._keep(event, self._run_of(event))
 
     def enter_end(self, event: Succeeded, run: str) -> UnwrittenEvent:
@@ -204,9 +203,8 @@ class Journal:
         return kept
 
     def acted(self, seq: int, actions: Sequence[Action], refused: Refusals = (), moved: Iterable[str] = ()) -> None:
-        """Record the actions that followed from an event (`refused`: see `Machine.refused`), and in which other runs
-        something has `moved`. They are written with the next batch; actions that a crash loses are computed again by a
-        replay."""
+        """Record the actions of an event (`refused`: see `Machine.refused`), and the other runs that `moved`. The next
+        batch writes the actions; a replay recomputes actions lost in a crash."""
         place = seq - self._events[0].seq if self._events else -1
         if place < 0:
             self._later.append(UnwrittenEvent(seq, None, None))
@@ -222,7 +220,7 @@ class Journal:
         if event.written:
             event = UnwrittenEvent(event.seq, None, None)
             self._later.append(event)
-        # They are written later, and the machine may still append to an empty list of refusals: a copy.
+        # Copy the list: it is written later, and the machine may still append refusals.
         event.actions, event.refused, event.moved = actions, tuple(refused), tuple(moved)
 
     def note(self, note: Note) -> None:
@@ -239,7 +237,7 @@ class Journal:
         return self._next
 
     def flush(self) -> None:
-        """Write what `append`, `acted` and `note` have gathered, in one transaction."""
+        """Write all pending events, actions and notes in one transaction."""
         if self._events or self._later:
             self._write()
 
@@ -252,7 +250,7 @@ class Journal:
             self._storage.close()
 
     def give_up(self) -> None:
-        """Close a journal that cannot be written. The failure of its runs is recorded once it can be."""
+        """Close a journal that cannot be written. The failure of its runs is recorded as soon as writing works."""
         try:
             self._storage.give_up()
         finally:
@@ -273,7 +271,7 @@ class Journal:
             raise
 
     def _row_of(self, kept: UnwrittenEvent, batch: WriteBatch) -> EventLine:
-        """Return an event as it is written; what else follows from it goes into the batch."""
+        """Return an event's row; add its other data to the batch."""
         seq, run, event = kept.seq, kept.run, kept.event
         assert event is not None
         try:
@@ -281,7 +279,7 @@ class Journal:
             if self._secrets:
                 text = self._hidden(text)
             body = packed(text) if len(text) >= LONG else text
-        except Exception as error:  # one value that cannot be written ends its own run alone
+        except Exception as error:  # a value that cannot be written ends only its own run
             self.failed.append((run, error))
             event, body = ForeignEvent(at=event.at), event_json(ForeignEvent(at=event.at))
         if event.kind == "submitted":
@@ -295,7 +293,7 @@ class Journal:
         return seq, event.at, run, event.kind, body, actions
 
     def _actions_of(self, kept: UnwrittenEvent, batch: WriteBatch) -> str:
-        """Return the serialized actions of an event; add ended runs, and other runs that the actions concern, to the
+        """Return an event's serialized actions; add ended runs, and other runs affected by the actions, to the
         batch."""
         actions, own = kept.actions or (), kept.run
         concerned = set(kept.moved)
@@ -331,8 +329,8 @@ class Journal:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def rows(self, after: int = 0) -> Iterator[EventRow]:
-        """Yield the rows written so far, those after number `after`, oldest first. The journal may be open for writing,
-        here or elsewhere."""
+        """Yield the rows written after number `after`, oldest first. A process may have the journal open for
+        writing."""
         if self._storage.is_open:
             self.flush()
         expected = after + 1
@@ -343,8 +341,8 @@ class Journal:
             yield row
 
     def rows_of(self, run: str, after: int = 0) -> Iterator[EventRow]:
-        """Yield the rows that concern a run, found by an index: its own events, those of workers, and those of other
-        runs that came to something in it (`EventRow.foreign`), with the actions that concern it."""
+        """Yield the rows of a run by index, each with the run's actions: the run's own events, events of workers, and
+        events of other runs that affected the run (`EventRow.foreign`)."""
         if self._storage.is_open:
             self.flush()
         for row in map(self._row, self._storage.rows_of(run, after)):
@@ -380,8 +378,8 @@ class Journal:
         return self.newest()[::-1]
 
     def newest(self, before: int | None = None, like: str = "", most: int = -1) -> list[RunLine]:
-        """Return lines of the index, the newest first: of the runs submitted before an event whose ids begin with
-        `like`, `most` at most."""
+        """Return at most `most` lines of the index, newest first: runs submitted before an event, with the id prefix
+        `like`."""
         if self._storage.is_open:
             self.flush()
         lines = self._storage.runs(before, like, most)

@@ -25,7 +25,7 @@ class Database:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Leave objects as they are in models; in JSON, an address without its password."""
+        """Keep objects unchanged in models; in JSON, write the address without its password."""
         return core_schema.is_instance_schema(
             cls, serialization=core_schema.to_string_ser_schema(when_used="json-unless-none")
         )

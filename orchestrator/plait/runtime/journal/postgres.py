@@ -1,12 +1,11 @@
 """A store of journals in PostgreSQL, for many processes: each journal has one writer, and every process reads all.
 
 A process has a row in `processes` and reports regularly that it is alive (`store_membership.py`). It owns its journals
-until it has been silent for its whole lease; then another process may take its runs over, one at a time. That one first
-marks the silent process as over. From then on nothing more can be written by it (`plait.fence`), even if it was only
-slow: so what the other reads is all there is.
+until it has been silent for its whole lease; then another process may take over its runs, one at a time. The new owner
+first marks the silent process as ended. From then on the old process cannot write (`plait.fence`), even if it was only
+slow, so the new owner reads the complete journal.
 
-A run that is taken over goes to a journal of its own, which begins with all of the former journal (`parent`, `base`).
-Nothing is copied.
+A run that is taken over continues in a new journal that refers to the former one (`parent`, `base`) without a copy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import psycopg
 
 _PATIENCE = 5.0
-"""Seconds of reconnecting after which a journal with a lost connection counts as broken."""
+"""Timeout of reconnecting in seconds; then the journal counts as broken."""
 _CHAIN = """
 WITH RECURSIVE chain(id, parent, base, upto) AS (
     SELECT id, parent, base, 9223372036854775807 FROM plait.journals WHERE id = %s
@@ -35,16 +34,16 @@ WITH RECURSIVE chain(id, parent, base, upto) AS (
     FROM plait.journals j JOIN chain ON j.id = chain.parent
 )
 """
-"""The journal and those that it begins with, each with the last event that counts."""
+"""The journal and its parents, each with its last valid event."""
 
 
 def _plain(text: str) -> str:
-    """Return a text as PostgreSQL takes it: it knows no character 0, and no half of a pair."""
+    """Return a text for PostgreSQL, which rejects character 0 and lone surrogates."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def kept(text: str | bytes) -> bytes:
-    """Return a packed text as it is kept. Compressed ones begin with an `x`, with which no JSON begins."""
+    """Return the stored form of a packed text. A compressed text begins with `x`, which never begins JSON."""
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
 
 
@@ -83,8 +82,8 @@ class PostgresPart:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def hold(self, run: str | None) -> None:
-        """Make a journal of this process: a new one, or one that resumes a run of this one. Raises `ConfigError`
-        for a run that a living process has, or that another has just taken."""
+        """Create a journal of this process: a new one, or one that resumes a run of this journal. Raises `ConfigError`
+        for a run that a live process owns or has just taken."""
         if self._member is not None:
             return
         member = acquire(self._where)
@@ -125,7 +124,7 @@ class PostgresPart:
         if status is not None:  # it is only read
             return
         if process is not None:
-            # This waits for what that process is just writing.
+            # This waits for a running write of that process.
             over = db.execute(
                 "UPDATE plait.processes SET over = true WHERE id = %s AND (over OR beat + lease < now()) RETURNING id",
                 (process,),
@@ -167,8 +166,7 @@ class PostgresPart:
         self._unused = False
 
     def write(self, batch: WriteBatch, sync: bool) -> None:
-        """Write a batch in one transaction. A line that is there already was written by this, before a connection was
-        lost."""
+        """Write a batch in one transaction. An existing row comes from an earlier try that lost its connection."""
         number = self._where.journal
         events = [
             (number, *line[:4], kept(line[4]), None if line[5] is None else kept(line[5])) for line in batch.events
@@ -226,12 +224,12 @@ class PostgresPart:
                     time.sleep(0.05)
 
     def give_up(self) -> None:
-        """Have its runs that are not over counted as failed, as soon as the store can be reached."""
+        """Record its active runs as failed as soon as the store is reachable."""
         if self._member is not None and self._where.journal is not None:
             self._member.give_up(self._where.journal)
 
     def close(self) -> None:
-        """Close it. A journal that was made to resume a run and holds no session has no owner afterwards."""
+        """Close the journal. A journal created for a resume without a session has no owner afterwards."""
         member, self._member = self._member, None
         if member is not None and self._unused:
             with contextlib.suppress(ConfigError), connected(self._where) as db:
@@ -283,7 +281,7 @@ class PostgresPart:
             return [(*line[:4], given(line[4])) for line in db.execute(select, (run,)).fetchall()]
 
     def runs(self, before: int | None = None, like: str = "", most: int = -1) -> list[tuple[Any, ...]]:
-        """Return lines of the index of the runs that are in this journal now."""
+        """Return index lines of the runs that are in this journal now."""
         with connected(self._where) as db:
             return db.execute(
                 "SELECT run, first, created, text, planner, status, tokens, ended FROM plait.runs WHERE journal = %s "

@@ -24,9 +24,9 @@ _EMPTY = '""'
 
 def dump(actions: Sequence[Action], refused: Refusals = (), hide: Callable[[str], str] = str) -> str:
     """Return the parts of actions that later events depend on, and the refusals among them, as the JSON list that is
-    written and compared: which attempt is at which step on which worker, what was cancelled, how runs ended.
+    written and compared: attempts with their steps and workers, cancelled steps, ended runs.
 
-    All else follows from the events: prompts, what readers are fed, wake-up times. An answer stands there as its hash.
+    The events determine the rest: prompts, input of readers, wake-up times. An answer is recorded as its hash.
     """
     items: list[str] = []
     waiting = list(refused) if refused else []
@@ -130,7 +130,7 @@ def run_in(action: Action) -> str:
 
 
 def of_runs(runs: Container[str], actions: Sequence[Action], refused: Refusals) -> tuple[list[Action], Refusals]:
-    """Return the part of what a machine said that a journal of some of its runs holds."""
+    """Return the part of a machine's actions for a journal of some of its runs."""
     kept: list[Action] = []
     places = [0]
     for action in actions:
@@ -145,7 +145,7 @@ def _quoted(text: str) -> str:
 
 
 def ordered(actions: str | None) -> list[list[object]]:
-    """Return the part of recorded actions that must be equal for a resume: which attempt is at which step,
-    which steps are cancelled, how runs end. The rest may differ between versions."""
+    """Return the part of recorded actions that must be equal for a resume: attempts with their steps, cancelled steps,
+    ended runs. The rest may differ between versions."""
     kept = {"dispatch": 4, "cancel": 3, "finish": 3}
     return [action[: kept[action[0]]] for action in _listed(actions) if action[0] in kept]

@@ -4,8 +4,8 @@ A difference means that a policy or merge is not pure, that the code has changed
 Planners and workers are not called: the events hold their plans and results. In a session whose machine had runs that
 this file does not hold (`Header.told`), the machine follows the recorded attempts and chooses none itself.
 
-`history` gives the events of one run across the sessions in which it was resumed, and reads nothing of the others: its
-machine follows the attempts that were recorded. `histories` gives those of several runs in few passes.
+`history` yields one run's events across all its sessions and reads no other run: its machine follows the recorded
+attempts. `histories` yields the events of several runs in few passes.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class ReplayReport:
     finished: tuple[Finish, ...]
     """The ends of the runs that have ended."""
     machine: Machine
-    """The last session's machine, as it is after the last event replayed."""
+    """The last session's machine after the last replayed event."""
     divergence: Divergence | None = None
 
 
 def replay(
     path: Location | str, plugins: PluginRegistry, *, until: int | None = None, check: bool = False
 ) -> ReplayReport:
-    """Replay a journal and compare, up to and with event `until` if given.
+    """Replay a journal and compare the actions, up to and including event `until` if given.
 
     `check` tests the machine's invariants after every event (slow). Raises `ConfigError` for a file that cannot be
     read.
@@ -100,7 +100,7 @@ class Moment:
     """The same object at every moment."""
     actions: list[Action]
     recorded: str | None
-    """The actions that followed in life, as `dump` writes them; `None` if the writer crashed before it wrote them."""
+    """The recorded actions in the format of `dump`; `None` if the writer crashed before it wrote them."""
     anew: str
     """The actions that follow now, in the same form."""
     differs: bool
@@ -108,8 +108,8 @@ class Moment:
 
 
 def history(path: Location | str, plugins: PluginRegistry, run: str) -> Iterator[Moment]:
-    """Yield a run's history: its events in the session in which it was submitted, then in those that resumed it. An
-    event of another run that came to something in this one stands there as `ForeignEvent`.
+    """Yield a run's history: its events in the session of its submission, then in the sessions that resumed it. An
+    event of another run that affected this run appears as `ForeignEvent`.
 
     Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
     """
@@ -117,10 +117,10 @@ def history(path: Location | str, plugins: PluginRegistry, run: str) -> Iterator
 
 
 class Growing:
-    """The history of a run that may be active, read further as it grows.
+    """The growing history of a run that may be active.
 
-    A session that was added since (the run was resumed, or another run came to its machine) may continue from an
-    earlier event: then the history starts again, with another machine.
+    A later session (after a resume, or when another run joined the machine) may continue from an earlier event: then
+    the history starts again, with another machine.
     """
 
     def __init__(self, path: Location | str, plugins: PluginRegistry, run: str) -> None:
@@ -132,8 +132,8 @@ class Growing:
         """The last event that need not be read again."""
 
     def moments(self, *, whole: bool = False) -> Iterator[Moment]:
-        """Yield what was written since the last time. With `whole` also the events at the end whose actions are not
-        written yet, in sessions in which the machine follows these. Raises `ConfigError` as `history` does."""
+        """Yield the events written since the last call. With `whole`, also yield final events without written actions,
+        in sessions whose machine follows recorded actions. Raises `ConfigError` as `history` does."""
         journal, run = self._journal, self._run
         headers = _headers(journal)
         if self._machine is None or headers != self._headers:
@@ -162,8 +162,8 @@ class Growing:
 def histories(
     path: Location | str, plugins: PluginRegistry, runs: Collection[str]
 ) -> Iterator[tuple[list[str], Iterator[Moment]]]:
-    """Yield the histories of several runs, in one pass for runs that end together: all runs of a session that was
-    not resumed. Runs that are not in the file are passed over. Raises `ConfigError` for a file that cannot be read."""
+    """Yield the histories of several runs, in one pass for all runs of a session that was not resumed. Runs that are
+    not in the file are skipped. Raises `ConfigError` for a file that cannot be read."""
     journal, wanted = Journal(path), frozenset(runs)
     headers = _headers(journal)
     together: dict[int, list[str]] = defaultdict(list)
@@ -181,7 +181,7 @@ def _headers(journal: Journal) -> dict[int, Header]:
 
 
 def _ends(journal: Journal, headers: dict[int, Header], lines: Iterable[RunLine]) -> dict[str, int]:
-    """Return the last event of the last session that each run was worked on in."""
+    """Return the last event of each run's last session."""
     starts, last = sorted(headers), journal.last
     ends: dict[str, int] = {}
     for line in lines:
@@ -230,8 +230,8 @@ def _replay_rows(
 
 
 def _moment(journal: Journal, machine: Machine, row: EventRow, header: Header, run: str | None = None) -> Moment:
-    """Return the event of a row; with `run`, for a machine that has this run alone."""
-    # Ticks of other runs stay: they also make the timers of this run due.
+    """Return the event of a row; with `run`, for a machine with only this run."""
+    # Keep ticks of other runs: they also fire this run's timers.
     event = ForeignEvent(at=row.at) if row.foreign and row.kind != "tick" else row.load()
     try:
         actions, anew = _feed_event(machine, event, row, header, run)
@@ -268,8 +268,8 @@ class _All:
 
 
 def _rebuilt(journal: Journal, plugins: PluginRegistry, last: int, run: str | None) -> Machine:
-    """Return the machine that a session went on with. A session that resumed a run had rebuilt that run alone, by the
-    attempts that were recorded: an event whose actions a crash had lost had sent out nothing there."""
+    """Return the machine with which a session continued. A session that resumed a run had rebuilt only this run by its
+    recorded attempts: an event with actions lost in a crash had sent nothing."""
     headers = _headers(journal)
     machine: Machine | None = None
     for moment in _replay_rows(journal, plugins, headers, _spans(headers, last), run):

@@ -1,9 +1,9 @@
 """Resumes a run whose process ended.
 
-`rebuild` makes a machine from the journal's events, which hold all that planners and workers had said. `rule` decides
-about the attempts that were live, `settle` ends them, and then the driver's machine adopts the run (`Machine.adopt`). A
-lost attempt is tried again as after the loss of a worker. The exception is a call with side effects that may have been
-made: it is made again only if the policy or a person decides so.
+`rebuild` makes a machine from the journal's events, which contain all output of planners and workers. `rule` decides
+about the live attempts, `settle` ends these attempts, and then the driver's machine adopts the run (`Machine.adopt`). A
+lost attempt is retried as after the loss of a worker. The exception is a call with side effects that may have happened:
+it is repeated only if the policy or a person decides so.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from .replay import Growing, Moment
 from .tables import Header, Note
 
 OnUncertainSideEffect = Literal["fail", "ask", "retry"]
-"""Policy for a call with side effects that was running when the process ended: its step fails, a person decides, or
-the call is made again."""
+"""Policy for a call with side effects that was running when the process ended: the step fails, a person decides, or the
+call is repeated."""
 
 AGAIN, TREAT_AS_DONE, GIVE_UP = "make it again", "it was made", "fail"
 
@@ -66,7 +66,7 @@ class Rebuilt:
     record: RunRecord
     notes: list[Note] = field(default_factory=list[Note])
     trails: dict[str, list[FlowRecord]] = field(default_factory=dict[str, list["FlowRecord"]])
-    """The events of the run's flows, by the ids of the steps that stand for them."""
+    """Events of the run's flows, by the ids of the flows' steps."""
 
     @property
     def run(self) -> str:
@@ -75,9 +75,8 @@ class Rebuilt:
 
     @property
     def answers(self) -> dict[str, tuple[JsonValue, GivenAnswer]]:
-        """Questions to people and their answers, by the question's id. Where two different questions were open under
-        one id, there is no answer: it is unknown which of them was answered. Nor is one that does not say who gave
-        it."""
+        """Questions to people and their answers, by the question's id. Two different open questions under one id have
+        no answer, because it is unknown which one was answered. An answer without an answerer is omitted too."""
         asked: dict[str, list[JsonValue]] = {}
         answers: dict[str, tuple[JsonValue, GivenAnswer]] = {}
         for note in self.notes:
@@ -92,7 +91,7 @@ class Rebuilt:
         return answers
 
     def follow(self, moment: Moment) -> None:
-        """Add one event to the run's record, and to the trails of its flows that it concerns."""
+        """Add one event to the run's record and to the trails of the affected flows."""
         self.last = moment.seq
         self.log.take(moment.event, moment.machine, moment.actions)
         self.record.now = moment.machine.now
@@ -114,14 +113,14 @@ class Rebuilt:
 def rebuild(path: Location, run: str, plugins: PluginRegistry) -> Rebuilt:
     """Rebuild a run from its journal.
 
-    Raises `ConfigError` for a file or run that cannot be read, and for a journal after whose events this machine acts
-    differently from the one that wrote it: their attempts would be others.
+    Raises `ConfigError` for an unreadable file or run, and for a journal whose recorded actions differ from this
+    machine's: the attempts would differ.
     """
     return Rebuilder(path, run, plugins).look(whole=True)
 
 
 class Rebuilder:
-    """Rebuilds a run that may be active, repeatedly: each call reads the events since the last."""
+    """Rebuilds a run that may be active, repeatedly: each call reads the events since the previous call."""
 
     def __init__(self, path: Location, run: str, plugins: PluginRegistry) -> None:
         self.path, self.run, self._plugins = path, run, plugins
@@ -129,14 +128,14 @@ class Rebuilder:
         self._rebuilt: Rebuilt | None = None
 
     def look(self, *, whole: bool = False) -> Rebuilt:
-        """Return the run as it stands, the same object brought up to date, or another one if the journal had to be read
-        from its start. `whole` as in `Growing.moments`. Raises `ConfigError` as `rebuild` does."""
+        """Return the current run: the same object, updated, or a new object if the journal had to be read from its
+        start. `whole` as in `Growing.moments`. Raises `ConfigError` as `rebuild` does."""
         if self._rebuilt is None or self._rebuilt.record.finish is None:
             for moment in self._history.moments(whole=whole):
                 self._take(moment)
                 if self._rebuilt is not None and self._rebuilt.record.finish is not None:
                     break
-        if self._rebuilt is None and not whole:  # it was only just submitted, and what that came to is not written yet
+        if self._rebuilt is None and not whole:  # the run was just submitted, and its first actions are not written yet
             return Rebuilder(self.path, self.run, self._plugins).look(whole=True)
         if self._rebuilt is None:
             raise ConfigError(f"{self.path} holds no run {self.run!r}")
@@ -167,9 +166,9 @@ async def rule(
     policy: OnUncertainSideEffect,
     ask: Callable[[Question], Awaitable[JsonValue]],
 ) -> list[Event]:
-    """Decide about the attempts that were live, and return an event for each.
+    """Decide about the live attempts, and return an event for each.
 
-    All count as lost with the process that made them. A call with side effects is made again if it had not begun, or if
+    All attempts count as lost with their process. A call with side effects is repeated if it had not begun, or if
     `policy` or a person decides so.
     """
     at = rebuilt.machine.now
@@ -202,7 +201,7 @@ async def rule(
 
 
 def _waits_for_approval(rebuilt: Rebuilt, step: str) -> bool:
-    """Whether a person had been asked to allow a call, and had not answered."""
+    """Return whether a call still waited for a person's approval."""
     kinds = [note.kind for note in rebuilt.notes if note.step == f"{step}?approve"]
     return bool(kinds) and kinds[-1] == "asked"
 
@@ -212,8 +211,8 @@ def settle(
 ) -> Iterator[tuple[Event, list[Action]]]:
     """End the live attempts of a rebuilt machine; yield each event and the actions that followed.
 
-    Afterwards no attempt of the run is left, and the planner's patches for all ended steps are there. Nothing is
-    started: the machine that adopts the run does that.
+    Afterwards the run has no live attempt, and has the planner's patches for all ended steps. The machine that adopts
+    the run starts new attempts.
     """
     machine, at = rebuilt.machine, rebuilt.machine.now
     there = {worker.name for worker in workers}
@@ -236,8 +235,8 @@ def settle(
 def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
     """Return the missing patches of steps that have ended before their readers had returned everything.
 
-    A reader returns the same patches however its text is cut into pieces. So it gets the whole text at once, and
-    patches that the run has already are left out.
+    A reader returns the same patches for any division of its text. It therefore gets the whole text at once, and
+    existing patches are skipped.
     """
     events: list[Event] = []
     for node in rebuilt.nodes:
@@ -260,7 +259,7 @@ def _read_again(rebuilt: Rebuilt, expander: Expander, at: float) -> list[Event]:
 
 
 def _without(event: Expanded, known: Mapping[str, Node]) -> Expanded:
-    """Return an event without the steps of its patch that are in the plan already."""
+    """Return an event without the patch's steps that the plan already contains."""
     patch = event.patch
     if patch is None or not any(step.name in known for step in patch.steps):
         return event

@@ -41,7 +41,7 @@ ROTATE_BYTES = 64 << 20
 
 
 class JournalSink:
-    """Where one orchestrator writes its runs: one file, or in a folder one after another."""
+    """An orchestrator's journals: one file, or a sequence of files in a folder."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -49,7 +49,7 @@ class JournalSink:
         self.off = config.journal == "off"
         """Nothing is written."""
         self.facts: dict[str, JsonValue] = {}
-        """What a session's header remembers of the models and tools that were started."""
+        """Record of the started models and tools in a session's header."""
 
     def next_file(self, journal: Journal) -> Journal | None:
         """Return another journal for new runs if this one is full. Raises `ConfigError`."""
@@ -61,9 +61,9 @@ class JournalSink:
         return not isinstance(self._config.journal, Path) or self._config.journal.is_dir()
 
     def check(self, recorder: Recorder) -> None:
-        """Check a journal that was named, so that a bad one is refused at once. Raises `ConfigError`.
+        """Check a named journal early. Raises `ConfigError` for an invalid one.
 
-        It is opened with the first run; until then, one of its own runs can be resumed.
+        The first run opens the journal; until then, one of the journal's own runs can be resumed.
         """
         if recorder.current is None and isinstance(self._config.journal, Path) and not self._in_folder:
             with Journal(self._config.journal):
@@ -72,8 +72,8 @@ class JournalSink:
             Journal(self._config.journal).sessions()
 
     def open(self, recorder: Recorder) -> None:
-        """Open the journal for a first run. Raises `ConfigError` if it was named; an error of the default one is only
-        logged."""
+        """Open the journal for a first run. Raises `ConfigError` for a named journal; an error of the default journal
+        is only logged."""
         if self.off or recorder.current is not None:
             return
         try:
@@ -118,13 +118,13 @@ class RunClaim:
     rebuilt: Rebuilt
     future: asyncio.Future[tuple[Finish, Run | None]]
     began: float
-    """When it was submitted, by the driver's clock; for a run that has ended, by the clock of its own session."""
+    """Time of submission by the driver's clock; for an ended run, by its own session's clock."""
     ended: float | None = None
     """When it ended, by the clock of its own session."""
 
 
 class Resumer:
-    """Resumes runs: reads them from their journals and gives them to the machine of a driver."""
+    """Resumes runs: reads runs from their journals and passes them to a driver's machine."""
 
     def __init__(self, config: Config, plugins: Plugins, asker: QuestionQueue, records: JournalSink) -> None:
         self._config = config
@@ -134,7 +134,7 @@ class Resumer:
         self._taken: set[str] = set()
 
     def find(self, run: str, path: Location | None = None) -> RunEntry:
-        """Return the run with this id, or the only one whose id begins so. Raises `UsageError`."""
+        """Return the run with this id, or the only run with this id prefix. Raises `UsageError`."""
         return find(path or place(self._config), run)
 
     async def take_up(
@@ -146,8 +146,8 @@ class Resumer:
         on_question: OnQuestion | None,
         force: bool = False,
     ) -> RunClaim:
-        """Rebuild a run and resume it; a run that has ended is only read. `lend` lets the run call its own tools, given
-        its task, and describes all that it may call. `anyway`: also with other models or tools than it began with.
+        """Rebuild and resume a run; an ended run is only read. `lend` gives the run its own tools for its task, and
+        returns the descriptions of all tools. `anyway`: resume even with other models or tools than at the start.
 
         Raises `ConfigError` for a journal that cannot be read, that another process writes, or that this version
         cannot resume, and `PluginError` if the request's planner or task no longer exists.
@@ -212,7 +212,7 @@ class Resumer:
 
 
 def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:
-    """Return the settings of the session that a run was submitted in, as far as its journal remembers them."""
+    """Return the recorded settings of the session in which a run was submitted."""
     journal = Journal(entry.path)
     first = next(line.first for line in journal.newest(like=entry.run) if line.run == entry.run)
     before = [header for begins, header in journal.sessions() if begins <= first]
@@ -223,7 +223,7 @@ def settings_of(entry: RunEntry) -> Mapping[str, JsonValue]:
 
 
 def _same_kind(planner: Planner, rebuilt: Rebuilt) -> None:
-    """Raise `ConfigError` if a run's planner was a flow at its begin and no longer is, or the reverse."""
+    """Raise `ConfigError` if a run's planner was a flow at its start and no longer is, or the reverse."""
     steps = rebuilt.submitted.plan.steps
     began = any(map(is_root, steps))
     is_flow, reads = isinstance(planner, Flow), any(step.expands for step in steps)

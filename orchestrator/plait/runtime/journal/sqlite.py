@@ -1,8 +1,8 @@
-"""A journal in a file of SQLite: claimed by one writer, read by any number.
+"""A journal in an SQLite file with one writer and any number of readers.
 
-A file may come from anywhere. Before anything of it is read its tables have to be exactly those of a journal (a view in
-their place could compute without an end), values have a greatest length, also unpacked, and a reading may take only so
-many steps of SQLite as the size of the file explains.
+A file may be untrusted. Before a read, its tables must be exactly those of a journal (a view in place of a table could
+compute endlessly). Values have a maximum length, packed and unpacked, and the file's size limits the number of SQLite
+steps of a read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from ...core.errors import ConfigError, RunTaken
 from .tables import FORMAT, WriteBatch, demand_format
 
-APPLICATION = 0x706C6974  # "plit", in SQLite's own header: says whose file this is
+APPLICATION = 0x706C6974  # "plit", in SQLite's own header: identifies plait's files
 SCHEMA = """
 CREATE TABLE sessions (first INTEGER PRIMARY KEY, header TEXT NOT NULL);
 CREATE TABLE events (
@@ -39,20 +39,20 @@ CREATE TABLE runs (
 CREATE INDEX runs_in_order ON runs (first);
 CREATE INDEX notes_of_run ON notes (run);
 """
-"""Notes (intents, questions, answers) no machine sees; `runs` is an index of the runs. An event of `run` may concern
-others too, which `marks` names. Events without a run concern all: news of workers. Times and news of caches have the
-run '': they concern those that they come to something in."""
+"""Machines do not read notes (intents, questions, answers); `runs` is an index of the runs. An event of `run` may
+concern further runs, listed in `marks`. Events without a run (events of workers) concern all runs. Ticks and cache
+events have the run '' and concern the runs that they affect."""
 _BEGUN = "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)"
 _MAGIC = b"SQLite format 3\0"
-LONG = 4096  # bytes from which on a text is compressed: prompts and token ids, which repeat themselves
+LONG = 4096  # minimum bytes of a compressed text: prompts and token ids are repetitive
 LARGEST = 128 << 20
 """Bytes of one value, unpacked."""
 _STEPS = 20_000_000
-"""Steps of SQLite's machine that reading any file may take, and below those for each of its bytes: a row is at least a
-few bytes and takes a few steps."""
+"""Limit of SQLite's virtual machine steps per read of any file; the next constant adds steps per byte, since a row has
+at least a few bytes and takes a few steps."""
 _STEPS_A_BYTE = 4
 _CHECK_STEPS = 100_000
-_PATIENCE = 0.5  # seconds to wait for a claim: a process that only asks whether a file is claimed holds it for a moment
+_PATIENCE = 0.5  # seconds to wait for a claim: a process that checks a file's claim holds it briefly
 
 
 @contextlib.contextmanager
@@ -78,9 +78,9 @@ def explain_errors(path: Path) -> Generator[None]:
 
 
 def claim(path: Path) -> int:
-    """Create the file if need be, readable by its owner alone (it holds prompts), and claim it for writing.
+    """Claim the file for writing; create a missing file, readable only by its owner, because it holds prompts.
 
-    Return a file descriptor: the claim lasts until it is closed.
+    Return a file descriptor, which holds the claim until it is closed.
     """
     _demand_file(path)
     try:
@@ -128,7 +128,7 @@ def prepare(db: sqlite3.Connection) -> None:
 
 
 def packed(text: str) -> str | bytes:
-    """Return a text as it is kept: compressed if it is long. Raises `ValueError` for one that would not be read."""
+    """Return a text's stored form, compressed if long. Raises `ValueError` for a text too long to be read."""
     if len(text) < LONG:
         return text
     data = text.encode()
@@ -161,7 +161,7 @@ def connect(path: Path, write: bool) -> sqlite3.Connection:
         raise ConfigError(f"the journal {path} cannot be read: {error.strerror}") from None
     if start != _MAGIC and (start or not write):
         raise ConfigError(f"{path} is not a journal: it is {'no SQLite file' if start else 'empty'}")
-    # A file left by a crash is repaired by its first reader, which must be able to write for that.
+    # The first reader repairs a file after a crash, and therefore must be able to write.
     writable = write or (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
     with explain_errors(path):
         db = sqlite3.connect(
@@ -208,7 +208,7 @@ _SCHEMA_OF = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 
 
 def _demand_file(path: Path) -> None:
-    """Raise `ConfigError` for a pipe or a device, which would be waited for without an end."""
+    """Raise `ConfigError` for a pipe or a device, which could block for ever."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise ConfigError(f"{path} is not a journal: it is a pipe or a device; name an ordinary file")
 
@@ -262,7 +262,7 @@ class SqliteFile:
             self._db = connect(self.location, write=True)
             with explain_errors(self.location):
                 empty = not self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-            if not empty:  # before anything of a file that is not ours is changed
+            if not empty:  # before changing a foreign file
                 check_format(self._db, self.location)
             with explain_errors(self.location):
                 self._db.execute("PRAGMA journal_mode = WAL")
@@ -309,12 +309,12 @@ class SqliteFile:
                     self._db.execute("PRAGMA synchronous = normal")
 
     def give_up(self) -> None:
-        """Do nothing: the lock of the file shows whether a process writes it."""
+        """Do nothing: the file's lock shows whether a process writes the file."""
 
     def close(self) -> None:
         """Close the file; SQLite leaves no second file beside it."""
         if self._db is not None:
-            # Without this the file could not be read where its folder cannot be written. A reader may be in the way.
+            # Otherwise a file in a read-only folder could not be read. A concurrent reader may prevent the switch.
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("PRAGMA journal_mode = DELETE")
         self._release()

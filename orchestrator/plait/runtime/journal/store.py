@@ -1,4 +1,4 @@
-"""Queries over all runs of a store in PostgreSQL: the list, orders and answers of other processes, deletions."""
+"""Queries over all runs of a PostgreSQL store: the list, orders and answers from other processes, deletions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _FROM = "FROM plait.runs r JOIN plait.journals j ON j.id = r.journal LEFT JOIN p
 
 
 def lines(database: Database, like: str = "") -> Iterator[tuple[RunLine, Database, bool, str]]:
-    """Yield the runs, the newest first (those whose ids begin with `like`): the line of the index, its journal, whether
-    a process is alive that has it, and its share."""
+    """Yield the runs with the id prefix `like`, newest first: index line, journal, whether a live process owns the run,
+    and its fairness group."""
     before = 1 << 62
     while True:
         with connected(database) as db:
@@ -64,7 +64,7 @@ def _put(db: Any, run: str, verb: str, about: str, value: JsonValue) -> None:
 
 
 def leave_answer(database: Database, run: str, question: str, value: JsonValue) -> None:
-    """Leave the answer to a question, for the process that has its run, now or later."""
+    """Store the answer to a question for the run's current or later process."""
     with connected(database) as db, db.transaction():
         _put(db, run, "answer", question, value)
 
@@ -77,7 +77,7 @@ def answered(database: Database, run: str, question: str) -> bool:
 
 
 def take_answer(database: Database, run: str, question: str) -> str | None:
-    """Return the JSON of an answer and take it away; only from the journal that has the run now."""
+    """Remove an answer and return its JSON; only for the journal that has the run now."""
     with connected(database) as db:
         row = db.execute(
             "DELETE FROM plait.orders o USING plait.runs r, plait.journals j, plait.processes p WHERE r.run = o.run "
@@ -91,10 +91,10 @@ def take_answer(database: Database, run: str, question: str) -> str | None:
 def sweep(
     database: Database, *, keep: int | None = None, older_than: float | None = None, interrupted: bool = False
 ) -> tuple[list[Database], int]:
-    """Delete runs that are over: all but the newest `keep`, and those that ended `older_than` seconds ago. Journals go
-    with the last of their runs. Return the journals deleted and the bytes of their events.
+    """Delete ended runs: all but the newest `keep`, and runs that ended `older_than` seconds ago. A journal is deleted
+    with its last run. Return the deleted journals and the bytes of their events.
 
-    With `interrupted` runs whose process has died go too.
+    With `interrupted`, also delete runs whose process has died.
     """
     many = "r.number <= (SELECT coalesce((SELECT number FROM plait.runs ORDER BY number DESC OFFSET %s LIMIT 1), 0))"
     old = "coalesce(r.ended, r.created)::timestamptz < now() - make_interval(secs => %s)"

@@ -30,10 +30,10 @@ from .connection import connected
 log = logging.getLogger("plait.journal")
 
 LEASE_S = 10.0
-"""Seconds of silence after which a process counts as dead, unless it says otherwise."""
+"""Default seconds of silence after which a process counts as dead."""
 CHANNEL = "plait_orders"
 _POLL_INTERVAL_S = 0.5
-"""Most seconds between two looks for orders, should a notification be lost."""
+"""Maximum seconds between two checks for orders, in case a notification is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class RunOrder:
 
 
 class ProcessMember:
-    """The row of this process, kept alive on a thread of its own.
+    """This process's row; a separate thread sends its heartbeats.
 
-    A process that said nothing for too long is over and never comes back: it is given another row, and its journals of
-    before cannot be written any more.
+    A process that was silent for too long counts as ended for good: it gets another row and can no longer write its
+    former journals.
     """
 
     def __init__(self, database: Database, pool: str, lease: float) -> None:
@@ -63,13 +63,13 @@ class ProcessMember:
         self.on_order: list[Callable[[RunOrder], None]] = []
         """Called on the thread, for orders about runs of this process."""
         self.on_orphans: list[Callable[[list[str]], None]] = []
-        """Called on the thread, with runs of the pool whose process is over."""
+        """Called on the thread with runs of the pool whose process has ended."""
         self.wants: Callable[[], int] = lambda: 0
         """How many slots of the engines this process could use now."""
         self.on_shares: list[Callable[[dict[str, int]], None]] = []
-        """Called on the thread after each sign of life, with what each process of the pool that is alive could use."""
+        """Called on the thread after each heartbeat, with the slots that each live process of the pool could use."""
         self._given_up: deque[int] = deque()
-        """Journals that could not be written, whose runs have failed without a record of it."""
+        """Journals that could not be written, whose runs have failed without a record."""
         self._end = threading.Event()
         self._register()
         self._thread = threading.Thread(target=self._live, name="plait-member", daemon=True)
@@ -95,7 +95,7 @@ class ProcessMember:
             self._thread.join(timeout=5)
 
     def give_up(self, journal: int) -> None:
-        """Have the runs of a journal of this process counted as failed; done on the thread, once the store is there."""
+        """Record the runs of one of this process's journals as failed; on the thread, once the store is reachable."""
         self._given_up.append(journal)
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class ProcessMember:
                 listener(RunOrder(run, verb, about, json.loads(value)))
 
     def _say_failed(self, db: psycopg.Connection[Any]) -> None:
-        """End the runs of abandoned journals. Runs that others have taken over are in other journals."""
+        """Record the runs of abandoned journals as failed. Runs taken over by other processes are in other journals."""
         while self._given_up:
             ended = datetime.now(UTC).isoformat(timespec="seconds")
             db.execute(
@@ -187,7 +187,7 @@ _lock = threading.Lock()
 
 
 def acquire(database: Database, pool: str = "", lease: float = LEASE_S) -> ProcessMember:
-    """Return this process's membership of a store, beginning it if need be. Raises `ConfigError`."""
+    """Return this process's membership of a store; begin it first if necessary. Raises `ConfigError`."""
     with _lock:
         key = (os.getpid(), database.url)
         if key not in _members:
@@ -218,8 +218,8 @@ class Counters:
         self._database = database
 
     def add(self, name: str, span: int, amounts: tuple[float, ...]) -> tuple[float, ...]:
-        """Add to the numbers of a span (a minute or a day, counted from 1970) and return them; nothing is added by
-        zeros. Earlier spans of that name are forgotten."""
+        """Add amounts to the counters of a span (a minute or day since 1970) and return the sums; zeros only read the
+        counters. Earlier spans of the same name are deleted."""
         with connected(self._database) as db, db.transaction():
             db.execute("DELETE FROM plait.counters WHERE name = %s AND span < %s", (name, span))
             sums: list[float] = []

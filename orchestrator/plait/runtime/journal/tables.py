@@ -21,7 +21,7 @@ HEAD = 200
 
 
 def demand_format(version: int, place: object) -> None:
-    """Raise `ConfigError` for a journal of another format than that of this version."""
+    """Raise `ConfigError` for a journal in another version's format."""
     if version > FORMAT:
         raise ConfigError(
             f"{place} has journal format {version}, newer than {FORMAT}, the one that this version of plait reads: "
@@ -35,7 +35,7 @@ def demand_format(version: int, place: object) -> None:
 
 
 class Header(Frozen):
-    """The head of a session: the options of the machine that its events are for."""
+    """The header of a session, with the options of its machine."""
 
     format: int = FORMAT
     plait: str
@@ -45,14 +45,14 @@ class Header(Frozen):
     grace: float
     lease: float | None
     resumes: str | None = None
-    """The run that this session resumes. Its machine is not a new one but that of event `base`."""
+    """The run that this session resumes. The session's machine starts from the state after event `base`."""
     base: int | None = None
     """The last event of the session that it continues."""
     told: bool = False
-    """The machine had runs that this file does not hold. Then the actions are those of this file's runs, and a replay
-    follows the attempts that they name. Without it, the machine's events alone determine the attempts."""
+    """Whether the machine had runs outside this file. Then the file has only the actions of its own runs, and a replay
+    follows their recorded attempts. Otherwise the machine's events alone determine the attempts."""
     meta: dict[str, JsonValue] = {}
-    """Metadata of the writer. Values whose name looks like that of a secret are not kept."""
+    """Metadata of the writer, without values whose name suggests a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class EventRow:
     actions: str | None
     """JSON list, as `dump` makes it; `None` if the writer ended before it could write them."""
     foreign: bool = False
-    """Of another run: read for what it came to in the one that is read."""
+    """Whether the event belongs to another run that affected the run being read."""
 
     def load(self) -> Event:
         """Return the event. Raises `ConfigError` if it cannot be read."""
         try:
             return event_adapter.validate_json(self.event)
         except ValidationError:
-            try:  # Python's reader takes what pydantic's does not: lone surrogates, as tools and models may write
+            try:  # unlike pydantic's parser, Python's accepts lone surrogates from tools and models
                 return event_adapter.validate_python(json.loads(self.event))
             except ValueError as error:
                 detail = str(error).partition("\n")[0]
@@ -88,14 +88,14 @@ class EventRow:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that no machine needs to know, but a resumed run does."""
+    """Data that a resumed run needs, but no machine."""
 
     run: str
     step: str
     attempt: int | None
     kind: str
-    """`intent`: a call that changes the world is about to be made. `asked`, `answered`: a question to a person (`step`
-    is its id). `ruled`: what was decided about a call whose outcome is unknown."""
+    """`intent`: a call with side effects is about to start. `asked`, `answered`: a question to a person (`step` is its
+    id). `ruled`: the decision about a call with an unknown outcome."""
     note: JsonValue
 
 
@@ -112,7 +112,7 @@ class RunLine:
     """The beginning of the question."""
     planner: str
     status: str | None
-    """How it ended; `None` if it has not, or if the writer was killed before it recorded the end."""
+    """Final state; `None` for an active run, or if the writer was killed before it recorded the end."""
     tokens: int
     """Generated, once it has ended."""
     ended: str | None
@@ -134,16 +134,16 @@ class WriteBatch:
     marks: list[tuple[str, int]] = field(default_factory=list[Any])
     """Runs, and numbers of events of others that concern them."""
     begun: list[tuple[str, int, str, str, str, str]] = field(default_factory=list[Any])
-    """Runs that were submitted: run, first, created, text, planner, share."""
+    """Submitted runs: run, first, created, text, planner, share."""
     ended: list[tuple[str, int, str, str]] = field(default_factory=list[Any])
     """Runs that are over: status, tokens, ended, run."""
     notes: list[NoteRow] = field(default_factory=list[Any])
 
 
 class Storage(Protocol):
-    """What holds one journal: a file of SQLite, or a part of a PostgreSQL database. Texts are `packed`.
+    """Storage of one journal: an SQLite file, or a part of a PostgreSQL database. Texts are `packed`.
 
-    All methods raise `ConfigError`, with the cause, for what cannot be used.
+    All methods raise `ConfigError`, with the cause, for an unusable storage.
     """
 
     @property
@@ -166,7 +166,7 @@ class Storage(Protocol):
         ...
 
     def open(self) -> int:
-        """Open it for writing, claiming and making it if need be; return the number of the next event."""
+        """Open the storage for writing; claim it, and create it if missing. Return the number of the next event."""
         ...
 
     def begin(self, first: int, header: str) -> None:
@@ -178,7 +178,7 @@ class Storage(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Have the runs of this process in it counted as failed, as soon as they can be: they have ended here."""
+        """Record this process's runs in the storage as failed, as soon as possible."""
         ...
 
     def close(self) -> None:
@@ -192,8 +192,8 @@ class Storage(Protocol):
     def rows_of(
         self, run: str, after: int
     ) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:
-        """Yield the same of the events that concern a run: its own, those of workers, those of others that came to
-        something in it."""
+        """Yield the same columns of a run's events: its own, those of workers, and those of other runs that affected
+        it."""
         ...
 
     def last(self) -> int:
@@ -205,8 +205,7 @@ class Storage(Protocol):
         ...
 
     def runs(self, before: int | None = None, like: str = "", most: int = -1) -> list[tuple[Any, ...]]:
-        """Return lines of the index, the newest first: of runs submitted before an event, whose ids begin so; `most`
-        of them at most."""
+        """Return at most `most` lines of the index, newest first: runs submitted before an event, with an id prefix."""
         ...
 
     def count(self) -> int:
@@ -219,7 +218,7 @@ class Storage(Protocol):
 
 
 def is_run_line(line: tuple[object, ...]) -> bool:
-    """Whether the columns of a line of the index are of the kinds and sizes that a journal writes."""
+    """Return whether the columns of an index line have types and sizes that a journal writes."""
     run, first, created, text, planner, status, tokens, ended = line
     texts = [(run, 64), (created, 64), (text, HEAD + 8), (planner, 4096)]
     sized = all(isinstance(value, str) and len(value) <= most for value, most in texts)

@@ -1,14 +1,13 @@
-"""Which events go to which journal, and when they are on the disk.
+"""Routes events to journals and decides when to write them to disk.
 
-A run's events go to the file that was open when it was submitted, those of a resumed run to the file that it was in;
-events of workers and time go to every file. Events are kept for a moment and written together (`Driver` flushes them);
-what must be known after a kill is on the disk at once: that a call with side effects is about to be made, how it
-ended, what a person was asked and said, the end of a run.
+A run's events go to the file that was open at its submission, a resumed run's events to the run's former file; events
+of workers and ticks go to every file. Events are buffered briefly and written together (`Driver` flushes them). Data
+needed after a kill is written at once: the intent and outcome of a call with side effects, questions to a person and
+answers, the end of a run.
 
-Text deltas are most of a run's events and decide nothing by themselves: those of one attempt are written
-as one event, before the next event that decides something, and about once a second meanwhile. A machine that takes the
-merged event stands where the driver's stands after the single ones. Where a policy of the run reviews every piece of
-news, each is written as it came.
+Most events of a run are text deltas, which cause no decision by themselves: the deltas of one attempt are written as
+one event before the next decisive event, and about once a second meanwhile. A merged event gives the same machine state
+as the single events. If a policy of the run reviews every event, each delta is written separately.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class _File:
 
 @dataclass(slots=True, eq=False)
 class JournalEntry:
-    """One event as it is written: as it came, or several merged text deltas of one attempt."""
+    """One written event: an original event, or several merged text deltas of one attempt."""
 
     event: Event
     since: float
@@ -104,11 +103,9 @@ class Recorder:
     """Writes a driver's events.
 
     Args:
-        machine: the driver's.
-        next_file: returns an open journal for new runs in place of one that is full, `None` for one that is not.
-        meta: metadata of a new session's header.
-        failed: called with runs whose journal can no longer be written, and the error.
-        every: see `FLUSH_INTERVAL_S`.
+        machine: the driver's. next_file: returns an open journal for new runs to replace a full one, `None` for one
+        that is not full. meta: metadata of a new session's header. failed: called with runs whose journal can no longer
+        be written, and the error. every: see `FLUSH_INTERVAL_S`.
     """
 
     def __init__(
@@ -143,15 +140,15 @@ class Recorder:
         self._ended: list[str] = []
         """Runs whose end may not be on the disk yet."""
         self.urgent: bool = False
-        """A run began or ended, which is to be seen from outside: `flush` soon."""
+        """Whether a run began or ended, which other processes should see: `flush` soon."""
         self._lock = RLock()
-        """A driver handles large plans on a thread; tools' questions are written meanwhile."""
+        """The driver's thread for large plans and the questions of tools write concurrently."""
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     @_locked
     def use(self, journal: Journal) -> None:
-        """Send new runs to an open journal. The one before is closed when its runs are over."""
+        """Write new runs to an open journal. The former journal is closed after its last run ends."""
         self._write_pending()
         alone = self.alone and not self.files
         if not alone:
@@ -193,7 +190,7 @@ class Recorder:
             file.journal.close()
 
     def _tell(self) -> None:
-        """Say in every file that the machine has runs of another from now on."""
+        """Record in every file that from now on the machine has runs of another file."""
         self.alone = False
         self._early.clear()
         for file in self.files:
@@ -231,16 +228,16 @@ class Recorder:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def take(self, batch: Sequence[Event]) -> list[JournalEntry | UnwrittenEvent | None]:
-        """Write events that are about to be handled. Return an entry for each, to be given back with its actions."""
+        """Write events before the machine handles them. Return an entry for each, to which actions are added later."""
         return [self.take_one(event) for event in batch]
 
     @_locked
     def take_one(self, event: Event) -> JournalEntry | UnwrittenEvent | None:
-        """Write one event. Return an entry, to be given back with its actions; `None` if no file has use for it."""
+        """Write one event. Return an entry, to which actions are added later; `None` if no file needs it."""
         if isinstance(event, Succeeded) and self.alone and not self._pending and event.attempt not in self._intents:
             run = self._attempts.get(event.attempt, "")
             file = self._of.get(run)
-            if file is not None and not file.shift:  # one file holds all there is, and nothing is due at once
+            if file is not None and not file.shift:  # one file holds all runs, and no write is due at once
                 del self._attempts[event.attempt]
                 if self._heard:
                     self._heard.discard(event.attempt)
@@ -303,14 +300,14 @@ class Recorder:
                 join_actions(entry.actions, actions) if entry.actions and actions else actions or entry.actions
             )
             if not entry.written and any(not isinstance(action, Expand | WakeAt) for action in actions):
-                self._write_pending()  # other files must not hear of an attempt before it is sent out
+                self._write_pending()  # other files must not contain an attempt before its dispatch
             elif not entry.unhandled and entry.written:
                 self._acted(entry)
 
     @_locked
     def intent(self, job: Job) -> bool:
-        """Have it on the disk that a call with side effects is about to be made. Return `False` if it cannot be written
-        where it should: then the call must not be made."""
+        """Write to disk that a call with side effects is about to start. Return `False` if the write fails: then the
+        call must not start."""
         file = self._of.get(job.run)
         if file is None:
             return True
@@ -445,7 +442,7 @@ class Recorder:
     def _record_foreign_actions(
         self, actions: Sequence[Action], refused: Refusals, besides: Sequence[_File], at: float
     ) -> None:
-        """Write what followed for runs of other files than those that hold the event."""
+        """Write an event's actions for runs in files without the event."""
         if not refused and not any(not isinstance(action, WakeAt) for action in actions):
             return
         for file in list(self.files):
@@ -458,11 +455,11 @@ class Recorder:
         file.journal.acted(self._append(file, ForeignEvent(at=at)), actions, refused)
 
     def _of_file(self, file: _File, actions: Sequence[Action], refused: Refusals) -> tuple[Sequence[Action], Refusals]:
-        """Return the part of what a machine said that concerns a file's runs."""
+        """Return the part of a machine's actions that concerns a file's runs."""
         return of_runs(file.runs, actions, refused) if file.told else (actions, refused)
 
     def _guarded(self, file: _File, run: str | None, write: Callable[P, object], *a: P.args, **k: P.kwargs) -> None:
-        """Write something. A file that cannot be written ends its runs; a value that cannot be, its own run alone."""
+        """Run a write. An unwritable file ends the file's runs; an unwritable value ends only its own run."""
         try:
             write(*a, **k)
         except Exception as error:
