@@ -1,4 +1,4 @@
-"""Accept or reject a change by a paired test on problems that it was not made from."""
+"""Accept or reject a change by a paired test on held-out problems."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class PairedTest(NamedTuple):
 
     accepted: bool
     wins: int
-    """Problems on which the change scores more."""
+    """Number of problems on which the change scores higher."""
     losses: int
     p: float
     more: float
-    """Mean difference of a problem's scores."""
+    """Mean difference of the scores of a problem."""
 
     def __str__(self) -> str:
         word = "accepted" if self.accepted else "refused"
@@ -35,11 +35,11 @@ def sign_p(wins: int, losses: int) -> float:
 
 
 def flip_p(differences: Sequence[float], draws: int = 20_000) -> float:
-    """Return the chance of a sum of differences that is as high or higher where each is as likely as its negative: the
-    one-sided paired randomisation test (Fisher, 1935; Pitman, 1937). Where all are of one size this is the sign test,
-    and exact; else it is drawn, with seed 0."""
+    """Return the probability of an equal or higher sum of differences if each sign is equally likely: the one-sided
+    paired randomisation test (Fisher, 1935; Pitman, 1937). For differences of one size it is the exact sign test;
+    otherwise it is sampled with seed 0."""
     told = [difference for difference in differences if difference]
-    # Of one size, what counts is how many went which way, and that has an exact answer.
+    # With one size only the number of wins matters, which has an exact test.
     if len({abs(difference) for difference in told}) < 2:
         return sign_p(sum(difference > 0 for difference in told), sum(difference < 0 for difference in told))
     sizes, total = np.asarray(told), math.fsum(told) - 1e-9
@@ -48,23 +48,23 @@ def flip_p(differences: Sequence[float], draws: int = 20_000) -> float:
         int(np.count_nonzero((rng.integers(0, 2, (1000, sizes.size)) * 2 - 1) @ sizes >= total))
         for _ in range(draws // 1000)
     )
-    # The observed sum is one of the draws: without it a chance of 0 could come out.
+    # The observed sum counts as a draw, so that the probability is never 0.
     return (high + 1) / (draws + 1)
 
 
 def paired_test(before: Sequence[float], after: Sequence[float], level: float = 0.1, tried: int = 1) -> PairedTest:
-    """Test scores on the same problems, by how much they differ. A change that changes nothing, or makes things worse,
-    is accepted with a chance of `level` at most, even as the best of `tried` changes (Bonferroni). Raises `ValueError`
-    for unequal numbers.
+    """Test the score differences on the same problems. A change without effect, or for the worse, is accepted with a
+    probability of at most `level`, even as the best of `tried` changes (Bonferroni). Raises `ValueError` for unequal
+    numbers of scores.
 
-    Scores that are not numbers count as losses, as large as the largest difference, where they are the change's, and as
-    no difference where both are.
+    An invalid score of the change counts as a loss as large as the largest difference; if both scores are invalid, the
+    difference is 0.
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} scores before and {len(after)} after cannot be paired")
     pairs = [(old, new) for old, new in zip(before, after, strict=True) if not math.isnan(old)]
     known = [new - old for old, new in pairs if not math.isnan(new)]
-    # A score that the change has lost must not help it.
+    # An invalid score of the change must not help it.
     lost = len(pairs) - len(known)
     differences = [*known, *[-max(map(abs, known), default=1.0) or -1.0] * lost]
     wins, losses = sum(difference > 0 for difference in differences), sum(difference < 0 for difference in differences)
@@ -75,14 +75,12 @@ def paired_test(before: Sequence[float], after: Sequence[float], level: float = 
 def halving(
     candidates: Sequence[T], score: Callable[[T, int, int], Sequence[float]], problems: int, keep: int = 3
 ) -> tuple[T, int]:
-    """Return the best of several candidates and how many problems were run, by successive halving (arXiv 1502.07943):
-    all are tried on a few problems, the best third on three times as many, and so on, each problem once a candidate.
+    """Return the best candidate and the number of problems run, by successive halving (arXiv 1502.07943): all
+    candidates run on a few problems, the best third on three times as many, and so on, each problem once a candidate.
 
-    Args:
-        candidates: what is tried: thresholds, widths. At least one.
-        score: returns a candidate's scores on the problems from one number up to another.
-        problems: how many there are for the last ones.
-        keep: one in `keep` candidates reaches the next round.
+    Args: candidates: values to try, such as thresholds or widths. At least one. score: returns a candidate's scores on
+        the problems from one number up to another. problems: number of problems for the last candidates. keep: one in
+        `keep` candidates reaches the next round.
     """
     left = list(candidates)
     rounds = max(1, math.ceil(math.log(max(2, len(left)), keep)))

@@ -27,7 +27,7 @@ from ..learning import LearningPlanner, RunOutcome, learn
 from ..rollouts.export import ExclusionCounts, export
 
 MEASURED: dict[str, dict[str, JsonValue]] = {"scale": {"threshold": 0.0}, "takeover": {"threshold": 0.0}}
-"""By planner: how it is run on problems, so that what it would decide by its numbers is tried each time."""
+"""For each planner, the specification that runs it on problems, so that every decision by its numbers is tried."""
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="The task that the numbers are for, such as countdown.")]
 Problems = Annotated[
@@ -84,7 +84,7 @@ def effort(
 def _from_journals(
     given: Plugin, task: Plugin, place: str | None, out: Path, plugins: Plugins, left: ExclusionCounts
 ) -> tuple[int, int]:
-    """Count the runs of a planner in journals. Return the number of runs, and of those that taught something."""
+    """Count the runs of a planner in journals. Return the number of runs, and of runs that gave feedback."""
     runs = learned = 0
     for run in export(list(entries(place_of(place), [])), plugins, left, unanswered=True):
         request, finish = run.run.request, run.run.finish

@@ -1,4 +1,4 @@
-"""One round of learning: run problems, reflect on those that failed, test the proposal on others, take it or not."""
+"""One round of learning: run problems, reflect on failed ones, test the proposal on others, accept or reject it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProblemTrial:
 
     score: float
     lesson: str = ""
-    """The feedback about it, for the model that reflects."""
+    """Feedback on the problem, for the model that reflects."""
 
 
 Solve = Callable[[Values, Sequence[P]], Awaitable[list[ProblemTrial]]]
@@ -34,12 +34,12 @@ Ask = Callable[[Plan], Awaitable[str]]
 
 @dataclass(slots=True)
 class Round(Generic[P]):
-    """What came of a round."""
+    """The result of a round."""
 
     failed: int
     proposed: Values = field(default_factory=dict[str, JsonValue])
     faults: list[str] = field(default_factory=list[str])
-    """Why the proposal could not be tested."""
+    """Reasons why the proposal could not be tested."""
     outcome: PairedTest | None = None
     version: Version | None = None
     """The new version, if it was accepted."""
@@ -57,13 +57,13 @@ async def improve(
     groups: int | None = None,
     chat: bool = False,
 ) -> Round[P]:
-    """Make one round. A change that does not help is taken with a chance of `level` at most.
+    """Run one round. A useless change is accepted with a probability of at most `level`.
 
-    The problems of `train` show what fails; those of `validation` decide, and no proposal is made of them. Keep a third
-    set to measure what came out at the end. `chat`: whether the model that reflects is asked by messages.
+    The problems of `train` show failures. The problems of `validation` decide and never lead to proposals. Keep a third
+    set to measure the final result. `chat`: whether the reflecting model gets messages.
     """
     now = dict(versions.current.values)
-    # Written so that a score that is no number counts as a failure.
+    # This form of the comparison counts NaN as a failure.
     failed = [trial for trial in await solve(now, train) if not trial.score >= 1.0]
     if not failed:
         return Round(0)

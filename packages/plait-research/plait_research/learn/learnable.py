@@ -1,4 +1,4 @@
-"""Learnable values: named values with a kind and bounds, and their versions; each version can be undone."""
+"""Learnable values: named values with a kind and bounds, and their versions, which can be undone."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ Declared = Annotated[
 
 
 class Learnable(Frozen):
-    """A value that may be changed. Nothing that is not declared is."""
+    """A declared value. Learning changes only declared values."""
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$")
-    """Where it belongs: an option of the planner (`n`, `answer.top_p`), `text` for words put before each request, or
-    `policy` for a policy, a list of them, or an empty text for none (`["esc:window=4", "waves:n=4"]`)."""
+    """Name of the value: an option of the planner (`n`, `answer.top_p`), `text` for text before each request, or
+    `policy` for a policy, a list of policies, or an empty text for none (`["esc:window=4", "waves:n=4"]`)."""
     kind: Literal["text", "number", "choice"] = "text"
     about: str = ""
-    """Its purpose, as a text for the model that proposes changes."""
+    """Purpose of the value, for the model that proposes changes."""
     value: JsonValue
-    """What it begins with."""
+    """Initial value."""
     low: float = Field(default=-math.inf)
     high: float = Field(default=math.inf)
     whole: bool = False
-    """A number without a fraction."""
+    """Whether the number must be an integer."""
     choices: tuple[JsonValue, ...] = ()
     most: int = Field(default=4000, ge=1)
-    """Characters of a text at most."""
+    """Maximum number of characters of a text."""
 
     @model_validator(mode="after")
     def _begins_right(self) -> Self:
@@ -61,7 +61,7 @@ class Learnable(Frozen):
                     len(value) > self.most
                 )
             case "number":
-                # To Python `True` is 1.
+                # In Python, `True` equals 1.
                 if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                     return f"{self.name} is a number"
                 if self.whole and value != int(value):
@@ -72,7 +72,7 @@ class Learnable(Frozen):
 
 
 def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tuple[Plugin, tuple[Plugin, ...]]:
-    """Return a request's planner and policies with values in them. Raises `PluginError` for an unknown policy."""
+    """Return a request's planner and policies with these values. Raises `PluginError` for an unknown policy."""
     given = values.get("policy", "")
     added = [policy for policy in (given if isinstance(given, list) else [given]) if policy]
     options = planner.options
@@ -83,20 +83,20 @@ def applied(planner: Plugin, policies: Sequence[Plugin], values: Values) -> tupl
 
 
 class Version(Frozen):
-    """Values at one time."""
+    """One version of the values."""
 
     number: int
     parent: int | None
     values: dict[str, JsonValue]
     why: str = ""
-    """Why they were taken, with the counts of the test."""
+    """Reason for the version, with the counts of the test."""
 
 
 class Versions:
-    """All versions in one JSON file. Nothing is ever removed from it; `undo` goes back to the parent."""
+    """All versions in one JSON file. Versions are never removed; `undo` returns to the parent version."""
 
     def __init__(self, path: Path, learnables: Sequence[Learnable]) -> None:
-        """Read the file, or begin with the declared values. Raises `ConfigError` for an invalid file, or for one with
+        """Read the file, or start with the declared values. Raises `ConfigError` for an invalid file or a file with
         other values."""
         self._path = path
         self.learnables = {learnable.name: learnable for learnable in learnables}
@@ -125,11 +125,11 @@ class Versions:
 
     @property
     def current(self) -> Version:
-        """The version in force."""
+        """The current version."""
         return self.all[self._now]
 
     def faults(self, values: Mapping[str, object]) -> list[str]:
-        """Return the errors of a change: values that are not declared, of the wrong kind or out of bounds."""
+        """Return the errors of a change: undeclared values, wrong kinds, and values out of bounds."""
         unknown = [f"{name} is not declared" for name in values if name not in self.learnables]
         return unknown + [
             fault for name, value in values.items() if name in self.learnables
@@ -137,7 +137,7 @@ class Versions:
         ]  # fmt: skip
 
     def add(self, changed: Mapping[str, JsonValue], why: str) -> Version:
-        """Take new values, write the file, return the version. Raises `UsageError` for values that are not allowed."""
+        """Accept new values, write the file, and return the version. Raises `UsageError` for invalid values."""
         if faults := self.faults(changed):
             raise UsageError("; ".join(faults))
         made = Version(number=len(self.all), parent=self._now, values={**self.current.values, **changed}, why=why)
@@ -147,10 +147,10 @@ class Versions:
         return made
 
     def undo(self) -> Version:
-        """Go back to the version before the current one. Raises `UsageError` at the first."""
+        """Return to the parent of the current version. Raises `UsageError` at the first version."""
         if self.current.parent is None:
             raise UsageError("there is nothing to undo: these are the values that were declared")
-        # Back to the version that this one was made of, which need not be the one before.
+        # The parent of this version need not be the version with the number before.
         self._now = self.current.parent
         self._write()
         return self.current
@@ -176,7 +176,7 @@ def _text(value: JsonValue) -> str:
 
 
 def versions_of(declared: Path) -> Versions:
-    """Return the versions of declared values. Raises `ConfigError` for a file that declares none."""
+    """Return the versions of declared values. Raises `ConfigError` for a file without declared values."""
     try:
         learnables = TypeAdapter(list[Learnable]).validate_json(declared.read_bytes())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Runs problems with values in force, and reflections, on one session: what both ways of learning prompts share."""
+"""Run problems with current values, and reflections, in one session, for both methods of learning prompts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .reflect import lesson
 
 
 class Learner:
-    """Learns on one session. A run that the user gives up leaves what was learned before."""
+    """Learns in one session. If the user cancels a run, earlier results stay."""
 
     def __init__(self, config: Config, request: Request, concurrency: int) -> None:
         self._config, self._concurrency = config, concurrency
@@ -47,7 +47,7 @@ class Learner:
         output: Output,
         stopper: Stopper,
     ) -> None:
-        """Make rounds on two halves of the questions; `made` gets each."""
+        """Run rounds on two halves of the questions; `made` receives each result."""
         half = len(questions) // 2
         with suppress(CommandInterrupted):
             async with self._opened(output, stopper) as (solve, ask):
@@ -68,7 +68,7 @@ class Learner:
         output: Output,
         stopper: Stopper,
     ) -> None:
-        """Search on three thirds of the questions; `made` gets what came of it."""
+        """Search on three thirds of the questions; `made` receives the result."""
         third = len(questions) // 3
         parts = questions[:third], questions[third : 2 * third], questions[2 * third :]
         with suppress(CommandInterrupted):
@@ -82,12 +82,12 @@ class Learner:
 
     @staticmethod
     def _chat(questions: Sequence[DatasetQuestion]) -> bool:
-        # A model that is asked by messages reflects by messages too; one without a template has none.
+        # A model that runs with messages reflects with messages too; a model without a template has none.
         return questions[0].task.chat()
 
     @asynccontextmanager
     async def _opened(self, output: Output, stopper: Stopper) -> AsyncIterator[Any]:
-        """Yield what runs problems and what asks for a reflection."""
+        """Yield the function that runs problems and the function that requests a reflection."""
         async with opened_session(self._config, output, stopper, watch=self._log.take) as session:
 
             async def solve(values: Values, part: Sequence[DatasetQuestion]) -> list[ProblemTrial]:
@@ -138,8 +138,8 @@ class Learner:
 
 
 def _with_words(request: Request, question: DatasetQuestion, words: str) -> Request:
-    """Return the request of a question with words before it: before its text where that is free, else as a message of
-    the system, since the text of such a task has a form. Raises `UsageError` for a task that has no place for words."""
+    """Return a question's request with a text before it: before the question if its text is free, else as a system
+    message, since such a task's text has a fixed form. Raises `UsageError` if the task accepts neither."""
     if not words:
         return request.updated({"text": question.text})
     if request.task == Plugin(name="plain"):

@@ -1,4 +1,4 @@
-"""`plait learn numbers`: widths, temperatures and stop rules, found by replaying journals and tested."""
+"""`plait learn numbers`: find widths, temperatures and stop rules by replaying journals, and test them."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from .improve import Ask, ProblemTrial, Solve
 from .learnable import Values, Version, Versions
 
 MINIBATCH = 3
-"""Problems that a new candidate is compared on with the one that it was made of."""
+"""Number of problems on which a new candidate is compared with its parent."""
 MERGES = 5
-"""Merges at most."""
+"""Maximum number of merges."""
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -36,20 +36,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class TextSearch:
-    """What came of a search."""
+    """The result of a search."""
 
     runs: int
-    """Problems that the search ran."""
+    """Number of problems that the search ran."""
     candidates: int
-    """Candidates that were run on all of the second part, the texts in force among them."""
+    """Number of candidates, including the current texts, that ran on all of the second part."""
     merged: int
-    """How many of these are merged of two."""
+    """Number of these candidates that are merges."""
     scores: tuple[float, float]
-    """Mean scores on the second part: of the texts in force, and of the best candidate."""
+    """Mean scores on the second part of the current texts and of the best candidate."""
     proposed: Values = field(default_factory=dict[str, JsonValue])
-    """Texts of the best candidate that differ from those in force."""
+    """Texts of the best candidate that differ from the current texts."""
     outcome: PairedTest | None = None
-    """`None`: no candidate was better than the texts in force."""
+    """`None`: no candidate was better than the current texts."""
     version: Version | None = None
 
 
@@ -66,7 +66,7 @@ async def search(
     sampling: Sampling | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> TextSearch:
-    """Search for better texts, and accept those of the best candidate if they pass a paired test.
+    """Search for better texts, and accept the best candidate if it passes a paired test.
 
     `parts`: problems that are reflected on, those that candidates are compared on, and those that decide; without any
     of the last nothing is taken. `runs`: about how many problems the search runs. `chat`: whether the model that
@@ -92,7 +92,7 @@ async def search(
         adapter=adapter,
         reflection_lm=reflect,
         reflection_minibatch_size=min(MINIBATCH, len(parts[0])),
-        use_merge=len(names) > 1,  # of one text there is nothing to put together
+        use_merge=len(names) > 1,  # a single text cannot be merged
         max_merge_invocations=MERGES,
         max_metric_calls=runs,
         stop_callbacks=lambda state: stopped(),
@@ -115,7 +115,7 @@ async def search(
 
 
 class _Adapter(Generic[P]):
-    """Our runs as GEPA's: it calls from a thread, and the runs are on the loop."""
+    """Adapts plait's runs to GEPA, which calls from a thread while the runs are on the event loop."""
 
     propose_new_texts = None
 
@@ -135,7 +135,7 @@ class _Adapter(Generic[P]):
         """Run a candidate on problems."""
         batch_of: Any = extra("gepa.core.adapter", "", UsageError).EvaluationBatch
         faults = self._versions.faults(candidate)
-        if faults:  # not run: it may not be taken, and the next proposal reads why
+        if faults:  # not run: the candidate is invalid, and the next proposal gets the reason
             trials = [ProblemTrial(0.0, "; ".join(faults)) for _ in batch]
         else:
             self.runs += len(batch)
@@ -147,9 +147,9 @@ class _Adapter(Generic[P]):
         try:
             return await self._solve(values, batch)
         except PlaitError as error:
-            if values == self._now:  # what is in force has to work
+            if values == self._now:  # the current texts must work
                 raise
-            return [ProblemTrial(0.0, str(error)) for _ in batch]  # such as a template that names no field
+            return [ProblemTrial(0.0, str(error)) for _ in batch]  # such as a template without a field
 
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
@@ -160,7 +160,7 @@ class _Adapter(Generic[P]):
 
 
 class _Quiet:
-    """Takes the package's lines, which speak of its own matters."""
+    """Discards the log lines of the package."""
 
     def log(self, message: str) -> None:
-        """Say nothing."""
+        """Discard a line."""

@@ -26,7 +26,7 @@ from .learnable import Learnable, Values
 TOLD = 2
 """Number of groups that show each run, if more than one group exists."""
 WIDEST = 8
-"""Proposals that one call makes one of."""
+"""Number of proposals that one call merges."""
 _TEXT = 600
 """Maximum number of characters of a step in the prompt."""
 _REPLY = (
@@ -36,8 +36,8 @@ _REPLY = (
 
 
 def lesson(run: RunRecord, feedback: str) -> str:
-    """Return the prompt's text about a failed run: the request, the steps that its output was made from (other steps
-    have no influence), and the feedback. Long texts lose their middle."""
+    """Return the prompt's text about a failed run: the request, the steps that led to its output, and the feedback.
+    Long texts lose their middle."""
     steps = {step.step: step for step in run.steps}
     needed = {name for step in run.steps for name in step.needs}
     above = [name for name, step in steps.items() if step.owner is None and name not in needed]
@@ -51,7 +51,7 @@ def lesson(run: RunRecord, feedback: str) -> str:
         above += [*step.needs, *(other for other in (step.after, step.source) if other)]
     lines: list[str] = []
     for name, step in steps.items():
-        # Joins have no text of their own: their branches are shown.
+        # Joins have no own text: the prompt shows their branches.
         if name in seen and step.kind != "join" and step.state in ("done", "failed", "expanded"):
             text = (
                 step.failure.message if step.failure is not None else as_text(step.value) if step.value else step.text
@@ -70,7 +70,7 @@ def groups_of(lessons: Sequence[str], seed: int, groups: int | None = None, told
         rng.shuffle(order)
         for place in order:
             free = [group for group in places if place not in group]
-            # A lesson may be in several groups, and never twice in one.
+            # A lesson may be in several groups, but never twice in one group.
             min(free, key=len).append(place)
     return [[lessons[place] for place in group] for group in places if group]
 
@@ -125,7 +125,7 @@ def reflection(
 
 
 def proposal(text: str) -> Values:
-    """Return the suggestion in a reply: of the last JSON object that has one. Empty for a reply without."""
+    """Return the suggestion from the last JSON object of a reply that has one, or an empty value."""
     decoder = json.JSONDecoder()
     suggested: Values = {}
     place = text.find("{")

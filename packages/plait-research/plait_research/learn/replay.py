@@ -1,4 +1,4 @@
-"""Numbers learned from journals: candidates run again, in virtual time, over the recorded outputs (lines).
+"""Learn numbers from journals: replay candidates in virtual time over the recorded outputs (lines).
 
 A line is the output of one model call of a recorded run. A candidate's n-th call with a prompt and sampling options
 (without the seed) gets the n-th line that was recorded with them; its planner, its merge and its policies are the real
@@ -34,21 +34,21 @@ from .accept import PairedTest, halving, paired_test
 from .learnable import Learnable, Values, Versions, applied
 
 MOST = 64
-"""Candidates that are tried, where the grid has more."""
+"""Maximum number of candidates that are tried."""
 _POINTS = 5
-"""Values of a number between its bounds."""
+"""Number of values between the bounds of a number."""
 _TICK = 1.0
-"""Tokens a second of every line: one, so that virtual seconds are tokens."""
+"""Tokens a second of every line. It is 1, so that virtual seconds equal tokens."""
 
 _REFUSED = ("PluginError", "PlanError", "PlannerError", "PolicyError")
-"""Failures of a candidate that could never have run: no score, or it would look cheap."""
+"""Failures of a candidate that could never run. It gets no score, since it would look cheap."""
 
 Key = tuple[str, float | None, float | None, int]
-"""Prompt, temperature, top_p (`None`: the model's own) and the most tokens of a line."""
+"""Prompt, temperature, top_p (`None`: the model's own) and token limit of a line."""
 
 
 class NotDrawn(PlaitError):
-    """A candidate wants a line that the journals do not hold."""
+    """Raised if a candidate needs a line that the journals do not have."""
 
     code = "not-drawn"
 
@@ -63,14 +63,14 @@ class LineSample:
 
 
 class CandidateRun(NamedTuple):
-    """What a candidate came to on one question."""
+    """A candidate's result on one question."""
 
     right: bool
     tokens: int
-    """Generated, those of stopped lines included."""
+    """Generated tokens, including stopped lines."""
 
     def worth(self, price: float) -> float:
-        """Return 1 for a right answer, 0 for a wrong one, less `price` a token."""
+        """Return 1 for a right or 0 for a wrong answer, minus `price` for each token."""
         return self.right - price * self.tokens
 
 
@@ -89,7 +89,7 @@ def drawn(runs: Iterable[RunRecord]) -> list[LineSample]:
 
 
 def _key(op: object) -> Key | None:
-    # A prompt that holds another step's value is another prompt each time.
+    # A prompt with another step's value differs each time.
     if not isinstance(op, ModelCall) or not op.parts or not all(isinstance(part, Text) for part in op.parts):
         return None
     text = "".join(part.text for part in op.parts if isinstance(part, Text)) + op.begin
@@ -139,7 +139,7 @@ class Replay:
         hosts = (Host("journal", slots=1 << 16, prefill_rate=math.inf, decode_rate=_TICK),)
         latency = LatencyModel(abort_latency=0.0)
         told = simulate(request, hosts=hosts, latency=latency, outcome=_again(question), plugins=self._plugins)
-        # A candidate that cannot be run at all is not a candidate that answers wrongly.
+        # A candidate that cannot run is not the same as a candidate with a wrong answer.
         if told.failure is not None and told.failure.kind in _REFUSED:
             raise PluginError(told.failure.message)
         task = self._plugins.task(question.task, question.text)
@@ -159,7 +159,7 @@ def _again(question: LineSample) -> Callable[[Job, random.Random], Result]:
         if job.step not in given:
             key = _key(job.op)
             lines = question.lines.get(key, []) if key is not None else []
-            # Each line is used once: the same draw twice would be no second draw.
+            # Each line is used once, since a repeated line is not an independent draw.
             if key is None or used[key] >= len(lines):
                 raise NotDrawn(_missing(question, key, len(lines)))
             given[job.step] = lines[used[key]]
@@ -201,7 +201,7 @@ def candidates(
         axes.append([(learnable.name, value) for place, value in enumerate(values) if value not in values[:place]])
     grid = [dict(values) for values in itertools.product(*axes)]
     rest = grid[1:]
-    # The present values stay, whatever is drawn: they are what the others have to beat.
+    # The current values always stay, since they are the baseline.
     if len(rest) >= most:
         rest = random.Random(seed).sample(rest, most - 1)
     return [grid[0], *rest]
@@ -217,22 +217,22 @@ def _between(learnable: Learnable) -> list[JsonValue]:
 
 @dataclass(slots=True)
 class SearchResult:
-    """What came of a search."""
+    """The result of a search."""
 
     questions: int
     unable: int
-    """Questions left out: their lines are too few for the values in force."""
+    """Number of questions with too few lines for the current values."""
     tried: int
     replays: int
     left: dict[str, int]
     """Candidates that could not be tried, by reason."""
     best: Values
     before: list[CandidateRun]
-    """The values in force, on the questions that decide."""
+    """Results of the current values on the deciding questions."""
     after: list[CandidateRun]
-    """The best values there."""
+    """Results of the best values on these questions."""
     outcome: PairedTest | None = None
-    """`None`: nothing was better than what is in force."""
+    """`None`: no values were better than the current ones."""
     version: int | None = None
 
 
@@ -257,7 +257,7 @@ def learn(
     for question in questions:
         try:
             replay.run(now, question)
-            # Only where the values in force can be replayed is there something to compare with.
+            # Without a replay of the current values there is no baseline.
             usable.append(question)
         except NotDrawn as error:
             why = f"; of others: {error}"

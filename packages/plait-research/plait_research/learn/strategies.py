@@ -1,4 +1,4 @@
-"""How well strategies did, counted in journals by task: what `route-record` draws by."""
+"""Count the success of strategies in journals by task, for the draws of `route-record`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..rollouts.export import ExportedRun
 
 
 def utility(right: bool, tokens: int, price: float) -> float:
-    """Return 1 for a right answer less `price` a generated token, 0 at least; 0 for a wrong one."""
+    """Return 1 minus `price` for each generated token (at least 0) for a right answer, and 0 for a wrong one."""
     return max(0.0, 1.0 - price * tokens) if right else 0.0
 
 
 @dataclass(slots=True)
 class StrategyCounts:
-    """What is known of one strategy on one task."""
+    """Counts of one strategy on one task."""
 
     planner: Plugin
     runs: int = 0
@@ -29,7 +29,7 @@ class StrategyCounts:
 
     @property
     def losses(self) -> float:
-        """Runs less the wins."""
+        """Number of runs minus wins."""
         return self.runs - self.wins
 
 
@@ -42,7 +42,7 @@ class Table:
     """Number of runs that the task cannot grade."""
 
     def add(self, run: ExportedRun, price: float) -> None:
-        """Count a run that is known to be right or wrong."""
+        """Count a graded run."""
         planner, task = run.run.request.planner, run.run.request.task.name
         row = self.rows.setdefault((task, _key(planner)), StrategyCounts(planner))
         right = bool(run.right)

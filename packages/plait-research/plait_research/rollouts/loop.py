@@ -1,9 +1,9 @@
-"""Reinforcement learning as one loop: rollouts, a step of a trainer on them, its weights back into the workers, and on.
+"""Reinforcement learning as a loop: make rollouts, train a step on them, load the new weights into the workers, repeat.
 
 It survives a kill at any moment, and no rollout is lost or trained on twice. Three things are on disk: the rollouts
-(`Store`), the trainer's checkpoint, and a line a step with the rollouts that it takes, written *before* the step.
-After a kill the steps that have a line but are not in the checkpoint are made again of the same rollouts; rollouts that
-no line names are handed over as if they had just been made; the rest is made.
+(`Store`), the trainer's checkpoint, and a line a step with the rollouts that it takes, written *before* the step. After
+a kill, steps with a line but without a checkpoint are repeated with the same rollouts. Stored rollouts that no line
+names are used as new ones; missing rollouts are made.
 """
 
 from __future__ import annotations
@@ -31,48 +31,45 @@ from .store import Store, read_rollouts
 
 
 class Trainer(Protocol):
-    """What trains. It keeps its own checkpoint."""
+    """The trainer, which keeps its own checkpoint."""
 
     version: int
-    """Steps that are in its checkpoint."""
+    """Number of steps in its checkpoint."""
     weights: Path
     """Folder of the model after these steps."""
 
     def step(self, rollouts: Sequence[Sequence[Record]]) -> Path:
-        """Train on whole rollouts, which have their advantages; keep the checkpoint and return the folder of the new
-        weights. It is called in a thread."""
+        """Train on complete rollouts with advantages, write the checkpoint and return the folder of the new weights.
+        The loop calls it in a thread."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What one step was trained on."""
+    """The data of one training step."""
 
     step: int
-    """Steps so far, this one included."""
+    """Number of steps so far, including this one."""
     rollouts: int
     sequences: int
     tokens: int
-    """Generated, in these rollouts."""
+    """Generated tokens in these rollouts."""
     reward: float
-    """Mean over the rollouts."""
+    """Mean reward of the rollouts."""
     again: bool
-    """Whether an earlier process had begun it."""
+    """Whether an earlier process had begun this step."""
 
 
 Questions = Callable[[int], Sequence[DatasetQuestion]]
-"""The questions of a step, by its number from 0 on; always the same."""
+"""Returns the questions of a step by its number from 0; the result must always be the same."""
 
 
 class LearningLoop:
     """The loop over an orchestrator whose workers are `samplers`, watched by the producer's log.
 
-    Args:
-        store: where rollouts are kept; beside it stands `OUT.steps`.
-        questions: what is asked in each step. Each is a group.
-        branches: rollouts of a question.
-        staleness: how far, in steps, rollouts may be ahead of the training (`Feed`).
-        credit: whose advantage threads have that are judged by themselves (`weighed`).
+    Args: store: store of the rollouts; `OUT.steps` is beside it. questions: questions of each step. Each question is a
+        group. branches: number of rollouts of a question. staleness: number of steps that rollouts may be ahead of the
+        training (`Feed`). credit: whose advantage threads have that are judged by themselves (`weighed`).
     """
 
     def __init__(
@@ -101,7 +98,7 @@ class LearningLoop:
         stopper: Stopper,
         told: Callable[[StepReport], None] = lambda report: None,
     ) -> None:
-        """Train until the trainer has made this number of steps. Raises `ConfigError` for a trainer with steps whose
+        """Train until the trainer has done this number of steps. Raises `ConfigError` for a trainer with steps whose
         rollouts are not recorded."""
         trainer, lines = self._trainer, self._lines.read()
         if trainer.version > len(lines):
@@ -149,7 +146,7 @@ class LearningLoop:
     async def _make(
         self, orchestrator: AsyncOrchestrator, waiting: Sequence[Sequence[Record]], stopper: Stopper
     ) -> None:
-        """Hand over what an earlier process had made, then make what is missing, for ever."""
+        """Pass on the rollouts of an earlier process, then make missing rollouts until cancelled."""
 
         def sink(rollout: Sequence[Record]) -> None:
             self._store.add(rollout)
@@ -180,13 +177,13 @@ class LearningLoop:
 
 
 class _StepLines:
-    """The rollouts that each step takes, a line of JSON a step."""
+    """A file of the rollouts of each step, one line of JSON a step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> list[list[str]]:
-        """Return the lines; a last one that a kill tore is cut off."""
+        """Return the lines, and cut off a torn last line."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -197,7 +194,7 @@ class _StepLines:
         return [json.loads(line) for line in whole.splitlines()]
 
     def add(self, rollouts: Sequence[str]) -> None:
-        """Write a line, and be sure that it is on the disk."""
+        """Write a line and flush it to the disk."""
         with self.path.open("ab") as file:
             file.write(json.dumps(rollouts).encode() + b"\n")
             file.flush()
@@ -207,7 +204,7 @@ class _StepLines:
 async def _or(
     wanted: Coroutine[None, None, list[list[Record]]], beside: asyncio.Task[None]
 ) -> list[list[Record]] | None:
-    """Await the first of two; `None` if the other ends first. Raises what breaks that one."""
+    """Return the first task's result, or `None` if the other ends first. Raises the other task's error."""
     task = asyncio.create_task(wanted)
     try:
         await asyncio.wait({task, beside}, return_when=asyncio.FIRST_COMPLETED)
