@@ -1,1 +1,1 @@
-"""Tasks: what a request means. One file each; the file's name is the plugin's name."""
+"""Tasks, which interpret requests. Each task has its own file, and the file's name is the plugin's name."""

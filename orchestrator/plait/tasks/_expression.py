@@ -1,9 +1,9 @@
-r"""A canonical form of mathematical expressions: equal ones are equal strings (`2(x+1)`, `2x+2`, `\frac{4x+4}{2}`).
+r"""Canonical forms of mathematical expressions: equal for equal expressions (`2(x+1)`, `2x+2`, `\frac{4x+4}{2}`).
 
-A parser evaluates the expression at fixed pseudo-random points of a finite field. Two rational functions that agree
-there are the same but for a chance of about degree / 2^128 (Schwartz 1980, Zippel 1979). So the form is pure, quick and
-bounded by the length of the text, where a computer algebra system can hang; no text is ever run. Not covered:
-identities of functions (sin^2 + cos^2), roots of expressions with variables, rounding.
+A parser evaluates the expression at fixed pseudo-random points of a finite field. Two different rational functions
+agree there with a probability of about degree / 2^128 (Schwartz 1980, Zippel 1979). The form is therefore pure and
+fast, and the length of the text bounds its time, while a computer algebra system can hang. No text is executed. Not
+covered: identities of functions (sin^2 + cos^2), roots of expressions with variables, rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 _P = 314159265358979323846264338327950288459
-"""A prime without structure (it begins like pi) that is 3 modulo 4: with a root of -1 every integer has a root."""
+"""A prime without structure (digits of pi) that is 3 modulo 4: with a root of -1, every integer has a root."""
 _MAX_RAW, _MAX_CHARS = 4_000, 400
 """Characters before and after commands are put into plain signs."""
 _MAX_DEPTH = 40
@@ -48,7 +48,7 @@ Point = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """An expression: at the point, and exactly if it is a rational number."""
+    """An expression's value at the point, and its exact value if it is a rational number."""
 
     at: Point
     exact: Fraction | None = None
@@ -56,7 +56,7 @@ class _Value:
 
 def canonical(text: str) -> str | None:
     """Return the canonical form of an expression, a tuple `(a, b)`, an interval or a set `{a, b}`, or `None` for
-    anything else. Rational numbers are written as such (`1/2`), everything else as a fingerprint (`~…`)."""
+    anything else. A rational number is written as a fraction (`1/2`), any other value as a fingerprint (`~…`)."""
     if len(text) > _MAX_RAW:
         return None
     for raw, plain in _SYMBOLS:
@@ -74,7 +74,7 @@ def canonical(text: str) -> str | None:
 
 
 def _list(text: str) -> str:
-    """Return the form of a comma-separated list in its brackets; the items of a set, and without brackets, are
+    """Return the form of a comma-separated list in its brackets. The items of a set, or of a list without brackets, are
     sorted."""
     left, right, inside = "", "", text
     if text[0] in "([<" and text[-1] in ")]>" and len(_split(text[1:-1])) > 1 and _closes_at_end(text):
@@ -91,7 +91,7 @@ def _alone(text: str) -> str:
     if equals and re.fullmatch(r"\s*[a-zA-Z]\s*", head):  # `x = 5` says 5
         text = tail
     value = _Parser(text).whole()
-    # A number has one plain form; of all else only a fingerprint can be compared.
+    # A number has one plain form; other values are compared by fingerprint.
     if value.exact is not None:
         return str(value.exact)
     return f"~{value.at[0]:x}.{value.at[1]:x}"
@@ -133,10 +133,10 @@ class _Parser:
         self.at = self.depth = 0
 
     def _letters(self, letters: str, text: str) -> None:
-        """Take a word as a function, or short ones as a product of variables, but not where all there is are words."""
+        """Parse a word as a function, or a short word as a product of variables, unless the text has only words."""
         if letters in _FUNCTIONS or letters in ("sqrt", "pi"):
             self.tokens.append(("command", letters))
-        # Long runs of letters are words: to multiply their letters would make equal what only shares them.
+        # Long runs of letters are words: as products of letters, anagrams would be equal.
         elif len(letters) <= 3 and (len(letters) == 1 or re.search(r"[\d\\^*/+=-]", text)):
             self.tokens += [("letter", letter) for letter in letters]
         else:
@@ -189,7 +189,7 @@ class _Parser:
                 return value
 
     def _begins(self) -> bool:
-        """Whether a factor follows without a sign of multiplication. A number does not: `1 1/2` is no product."""
+        """Return whether an implicit factor follows. A number is not one: `1 1/2` is not a product."""
         if self.at >= len(self.tokens):
             return False
         kind, text = self.tokens[self.at]
@@ -258,7 +258,7 @@ class _Parser:
         raise _Unreadable
 
     def _argument(self) -> _Value:
-        """Read what a command applies to: a group, or one token (`\\frac12` is a half)."""
+        """Parse a command's argument: a group, or one token (`\\frac12` is a half)."""
         if self._next() in ("{", "("):
             return self._primary()
         kind, text = self.tokens[self.at] if self.at < len(self.tokens) else ("end", "")
@@ -273,7 +273,7 @@ class _Parser:
 
 
 def _rational(number: Fraction) -> _Value:
-    # Modulo the prime it is a division by zero, which says nothing of the number itself.
+    # It is a division by zero only modulo the prime, not of the number itself.
     if number.denominator % _P == 0:
         raise _Unreadable
     at = number.numerator * pow(number.denominator, -1, _P) % _P
@@ -318,7 +318,7 @@ def _inverse(a: _Value) -> _Value:
 
 
 def _settled(at: Point) -> _Value:
-    """Return a value that is exact again where variables and roots have cancelled to a small whole number."""
+    """Return an exact value if variables and roots have cancelled to a small integer."""
     if at[1] == 0 and (at[0] < 2**20 or _P - at[0] < 2**20):
         return _Value(at, Fraction(at[0] if at[0] < 2**20 else at[0] - _P))
     return _Value(at)
@@ -326,7 +326,7 @@ def _settled(at: Point) -> _Value:
 
 def _power(base: _Value, exponent: _Value) -> _Value:
     n = exponent.exact
-    # Too large or not rational: two such powers are equal only if they are written alike.
+    # Too large or not rational: two such powers are equal only if their notation is equal.
     if n is None or abs(n.numerator) > _MAX_POWER or n.denominator > 99:
         return _atom("power", f"{base.at}^{exponent.at}")
     if n.denominator == 1:
@@ -356,11 +356,11 @@ def _whole_power(base: _Value, n: int) -> _Value:
 
 
 def _square_root(number: Fraction) -> _Value:
-    """Return a root of a number as a product of roots of -1 and of primes, each with one sign chosen for good: so
-    `sqrt(8)` is `2 sqrt(2)`, and `sqrt(2) sqrt(3)` is `sqrt(6)`."""
+    """Return a number's root as a product of roots of -1 and of primes, each with a fixed sign: `sqrt(8)` equals `2
+    sqrt(2)`, and `sqrt(2) sqrt(3)` equals `sqrt(6)`."""
     rest = number.numerator * number.denominator
     value = _rational(Fraction(1, number.denominator))
-    # To factor it would take too long; the root of a number is then its own atom.
+    # Factoring would take too long; the root is then an atom.
     if abs(rest) > _MAX_ROOT:
         return _atom("root", f"2:{_rational(number).at}")
     if rest < 0:
@@ -376,7 +376,7 @@ def _square_root(number: Fraction) -> _Value:
 
 @functools.lru_cache(maxsize=1024)
 def _factors(number: int) -> tuple[tuple[int, int], ...]:
-    """Return the primes of a number up to `_MAX_ROOT`, each with its count: at most 50,000 divisions."""
+    """Return the prime factors of a number up to `_MAX_ROOT` with their exponents, with at most 50,000 divisions."""
     factors: list[tuple[int, int]] = []
     factor = 2
     while factor * factor <= number:
@@ -390,7 +390,7 @@ def _factors(number: int) -> tuple[tuple[int, int], ...]:
 
 
 def _root_of_prime(number: int) -> Point:
-    """Return a square root modulo the prime: of the number, or of minus the number times i."""
+    """Return a square root modulo the prime: the root of the number, or the root of its negative times i."""
     root = pow(number, (_P + 1) // 4, _P)
     if root * root % _P == number % _P:
         return root, 0

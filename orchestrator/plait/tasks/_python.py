@@ -1,4 +1,4 @@
-"""Programs in what a model has written, for the tasks that ask for a Python function."""
+"""Extracts programs from a model's text, for tasks that ask for a Python function."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _LANGUAGE = re.compile(r"\A[ \t]*(?:python|py)[\d.]*(?!\w)", re.IGNORECASE)
 
 
 def program_in(text: str, entry: str) -> str | None:
-    """Return the last block of code that defines `entry` (for `MAIN`: that is a program), or the whole text if it has
-    no blocks and does; else `None`. Blocks that begin with a line `# file: NAME` are one program.
+    """Return the last code block that defines `entry` (for `MAIN`: that is a program). Without blocks, return the whole
+    text if it does. Otherwise return `None`. Blocks that begin with a line `# file: NAME` are one program.
 
-    A block after it shows how it is used, as often as not.
+    A later block often shows only how to use the program.
     """
     blocks = text.split("```")[1::2] or [text]
     programs = [_LANGUAGE.sub("", block).strip() for block in blocks]

@@ -1,4 +1,4 @@
-"""Task `code`: write a Python function; a few examples of what it returns are public."""
+"""Task `code`: write a Python function, given a few public examples of its results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Case(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _of_texts(cls, given: object) -> object:
-        """Take `{"stdin": text, "stdout": text}` for what a whole program reads and writes."""
+        """Convert `{"stdin": text, "stdout": text}`, a case of a whole program."""
         match given:
             case {"stdin": str(read), "stdout": str(written)}:
                 return {"args": (read,), "want": normalise_output(written)}
@@ -39,17 +39,17 @@ class CodeProblem(Frozen):
 
     prompt: str
     entry: str = MAIN
-    """The function's name; without one it is a program that reads standard input and writes standard output."""
+    """The function's name; empty for a program that reads standard input and writes standard output."""
     public: tuple[Case, ...] = ()
 
 
 class Code(Task):
     """`{"prompt": …, "entry": "name", "public": [{"args": […], "want": …}]}`: a function to be written in Python.
-    Without `entry` it is a program, whose cases are `{"stdin": text, "stdout": text}`. Either may be of several files:
-    blocks that begin with a line `# file: NAME`. The last one is run and may import the others.
+    Without `entry`, a program is to be written, with cases `{"stdin": text, "stdout": text}`. The answer may have
+    several files: blocks that begin with a line `# file: NAME`. The last file is run and may import the others.
 
-    An answer is a program's text; programs are equal when they parse to the same tree. Nothing is run here, so `verify`
-    cannot tell: hidden cases are the grader's, and no part of the task.
+    An answer is a program's text; programs are equal if they parse to the same tree. The task runs no program, so
+    `verify` returns `None`: only the grader has the hidden cases.
     """
 
     _problem: CodeProblem = PrivateAttr()
@@ -93,8 +93,8 @@ class Code(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last block of code that defines the function, or the whole text if it has no blocks and does; else
-        `None`."""
+        """Return the last code block that defines the function. Without blocks, return the whole text if it does.
+        Otherwise return `None`."""
         return program_in(text, self.entry)
 
     def key(self, answer: JsonValue) -> str:

@@ -29,10 +29,10 @@ _FINAL = re.compile(
     r"(?:\d|\\(?:[dt]?frac|sqrt)\b)))",
     re.IGNORECASE,
 )
-"""An answer stated behind a box that is not a comment on the box, as `The answer is right` would be."""
+"""An answer stated after a box. It excludes comments on the box, such as `The answer is right`."""
 _NUMBER = re.compile(r"([+-]?) ?(?=\.?\d)(\d{1,40}|\d{1,3}(?:,\d{3}){1,12}|)(?:\.(\d{0,40}))?")
 _SCIENTIFIC = re.compile(r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})[eE][+-]?\d{1,3}")
-# A whole number before the fraction is added to it: `1 1/2`, `1\frac{1}{2}`.
+# A whole number before a fraction is added to the fraction: `1 1/2`, `1\frac{1}{2}`.
 _FRACTION = re.compile(
     r"([+-]?) ?(?:(\d{1,40})(?: (?=\d)| ?(?=\\)))?"
     r"(?:\\?[dt]?frac ?\{ ?([+-]?) ?(\d{1,40}) ?\} ?\{ ?(\d{1,40}) ?\}|(\d{1,40}) ?/ ?(\d{1,40}))"
@@ -126,8 +126,8 @@ class Plain(Task):
         return not self.raw
 
     def extract(self, text: str) -> JsonValue:
-        """Return the answer in a text, or `None`; a block of reasoning before it does not count, unless there is
-        nothing else. With `where=auto` extracting again changes nothing."""
+        """Return the answer in a text, or `None`. A leading reasoning block is skipped, unless the text has nothing
+        else. With `where=auto`, extraction is idempotent."""
         text = split_reasoning(text)[1] or text
         match self.where:
             case "auto":
@@ -161,7 +161,7 @@ class Plain(Task):
 def _auto(text: str) -> str | None:
     answer = text.strip()
     for _ in range(100):
-        # An answer may be boxed within a sentence that says "answer:" itself.
+        # A sentence with "answer:" may contain the boxed answer.
         shorter = final(answer) or answer
         if shorter == answer:
             break
@@ -173,14 +173,14 @@ def _auto(text: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    r"""Return the content of the last complete `\boxed{…}` that is not empty, braces inside balanced."""
+    r"""Return the content of the last complete, non-empty `\boxed{…}`, with balanced braces."""
     box = _box(text)
     return None if box is None else box[0]
 
 
 def final(text: str) -> str | None:
-    r"""Return the content of the last `\boxed{…}`, unless an answer is stated behind it; else the text behind the
-    last "answer:"."""
+    r"""Return the content of the last `\boxed{…}`, unless an answer follows the box; else the text after the last
+    "answer:"."""
     box = _box(text)
     if box is not None:
         rest = text[box[1] :]
@@ -200,7 +200,7 @@ def _box(text: str) -> tuple[str, int] | None:
             depth += (text[at] == "{") - (text[at] == "}")
             if depth == 0:
                 inside = text[start + 7 : at].strip()
-                # An empty box is a slip of the pen: the one before it is meant.
+                # An empty box is a mistake: use the box before it.
                 if inside:
                     return inside, at + 1
                 break
@@ -218,8 +218,8 @@ def after_the_word(text: str) -> str | None:
 
 
 def json_field(text: str, field: str) -> JsonValue:
-    """Return a field (`answer`, or `result.value` for a nested one) of the last JSON object that has it and is not part
-    of another that does."""
+    """Return a field (`answer`, or `result.value` for a nested one) of the last outermost JSON object with this
+    field."""
     decoder = json.JSONDecoder(parse_constant=_no_constant)
     best: JsonValue = None
     covered = len(text)
@@ -234,7 +234,7 @@ def json_field(text: str, field: str) -> JsonValue:
         except (ValueError, RecursionError):
             continue
         inner = _at(value, field.split("."))
-        # The search goes backwards, so an object around the one that is kept comes later, and goes before it.
+        # The search goes backwards, so it finds an enclosing object later, and this object replaces the kept one.
         if inner is not None and (best is None or stop >= covered):
             best, covered = inner, stop
     return best
@@ -273,8 +273,8 @@ def function(path: str) -> Callable[[str], JsonValue]:
 
 
 def normalised(answer: JsonValue) -> str:
-    """Return an answer without regard to case, white space, a final full stop, `$`, brackets around a word, how a
-    number or a percentage is written, and the order of keys in JSON."""
+    """Normalise an answer: ignore case, white space, a final full stop, `$`, brackets around a word, the notation of
+    numbers and percentages, and the order of keys in JSON."""
     text = plain(answer)
     if (value := number(text)) is not None:
         return str(value)
@@ -297,7 +297,7 @@ def _rewritten(text: str) -> str:
 
 
 def plain(answer: JsonValue) -> str:
-    """Return an answer as text, without spaces and marks that say nothing."""
+    """Return an answer as text, without insignificant spaces and marks."""
     if isinstance(answer, dict | list):
         answer = json.dumps(answer, sort_keys=True, ensure_ascii=False)
     text = as_text(answer).replace("\\!", "").replace("\\,", "").replace("$", "").replace("\N{MINUS SIGN}", "-")
@@ -322,7 +322,7 @@ def number(text: str) -> Fraction | None:
             matched[4] or matched[6],
             matched[5] or matched[7],
         )
-        # Two signs (`-\\frac{-1}{2}`), or one inside a mixed number, are no way to write a number.
+        # Two signs (`-\\frac{-1}{2}`), or a sign inside a mixed number, are invalid.
         if (inner and (sign or whole)) or int(below) == 0:
             return None
         value = int(whole or 0) + Fraction(int(above), int(below))
@@ -331,11 +331,11 @@ def number(text: str) -> Fraction | None:
 
 
 def rounded(answer: JsonValue, tolerance: float, digits: int | None) -> str:
-    """Return a number rounded to the nearest multiple of `tolerance`, or to `digits` significant digits; what is no
-    number as `normalised` does. Half goes to even."""
+    """Return a number rounded to the nearest multiple of `tolerance`, or to `digits` significant digits, half to even;
+    any other text as `normalised` returns it."""
     text = plain(answer).replace("\\%", "%").removesuffix("%").strip()
     value = number(text)
-    # `1e3` is a number only where numbers are asked for: elsewhere it may be a name.
+    # `1e3` counts as a number only if numbers are expected: otherwise it may be a name.
     if value is None and _SCIENTIFIC.fullmatch(text):
         value = Fraction(text)
     if value is None:

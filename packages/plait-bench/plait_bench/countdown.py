@@ -1,6 +1,6 @@
 """Countdown problems for demonstrations and evaluations: drawn from the test split, and checked.
 
-The check is exact integer arithmetic of its own, so that no planner, merge or task decides what counts as solved.
+The check has its own exact integer arithmetic, independent of planners, merges and tasks.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def is_held_out(numbers: Sequence[int]) -> bool:
 
 
 def held_out(seed: int = 0) -> Iterator[CountdownProblem]:
-    """Yield problems of the test split without end, each once: numbers uniform in 1..25, a target uniform among those
-    of 10..100 that can be reached with intermediates of 1..127."""
+    """Yield unique problems of the test split endlessly: numbers uniform in 1..25, a target uniform among the targets
+    10..100 that are reachable with intermediates of 1..127."""
     rng = random.Random(seed)
     seen: set[CountdownProblem] = set()
     while True:
@@ -100,7 +100,7 @@ def _values(high: int, low: int) -> list[int]:
 
 
 def is_right(problem: CountdownProblem, answer: object) -> bool:
-    """Return whether an answer (`["11-7=4", …]`) is exact steps that use each number once and reach the target."""
+    """Return whether an answer (`["11-7=4", …]`) has exact steps that use each number once and reach the target."""
     if not isinstance(answer, list) or len(answer) != len(problem.numbers) - 1:
         return False
     left = list(problem.numbers)

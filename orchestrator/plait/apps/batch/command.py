@@ -177,7 +177,7 @@ def _counts(job: BatchJob, log: Log) -> dict[str, int]:
 
 
 def _checked(job: BatchJob, out: Path) -> BatchJob:
-    """Return a batch with the settings that it runs with. Raises `ConfigError`, also for what would make every row
+    """Return a batch with its effective settings. Raises `ConfigError`, also for settings that would make every row
     invalid."""
     if out.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"--out {out} has to end in .jsonl or .parquet: the ending selects the format")

@@ -87,11 +87,11 @@ def is_file(source: str) -> bool:
 
 
 def grade(sources: Sequence[str], grading: Grading, config: Config, request: Request, as_json: bool) -> None:
-    """Run each planner on all problems and print what each solved and spent, or compare saved results."""
+    """Run each planner on all problems and print its solved problems and cost, or compare saved results."""
     if len(sources) > 1 or _holds_results(sources[0]):
         compare([Path(source) for source in sources], grading.plot, as_json)
         return
-    # Every token counts here, those of cancelled answers too.
+    # Count every token, including those of cancelled answers.
     config = config.model_copy(update={"stream_above_tokens": config.stream_above_tokens or 0})
     graded = _read_file(Path(sources[0]), grading) if is_file(sources[0]) else _draw(sources[0], grading, config)
     request = request.updated({"task": graded.task})
@@ -172,7 +172,7 @@ def _first_rows(path: Path, count: int) -> list[Mapping[str, Any]]:
 
 
 def _guess(path: Path, grading: Grading) -> GuessedColumns | None:
-    """Return the columns of question and answer; `None` for a file without readable rows, which is refused later."""
+    """Return the columns of question and answer; `None` for a file without readable rows, which is rejected later."""
     rows = _first_rows(path, _SAMPLED_ROWS)
     return guess_columns(rows, grading.text, grading.want) if rows else None
 
@@ -212,7 +212,7 @@ def _amount(source: str, graded: GradedProblems) -> str:
 def _print_advice(
     source: str, columns: GuessedColumns, tallies: Mapping[str, EvalCounts], task: Plugin, quick: bool, output: Output
 ) -> None:
-    """Print what to try next: where nothing is right, and after a quick look."""
+    """Print next steps: if no answer is right, and after `--quick`."""
     if not any(tally.solved for tally in tallies.values()):
         _explain_nothing_right(next(iter(tallies.values())), task, output)
     if quick:
@@ -220,12 +220,12 @@ def _print_advice(
 
 
 def _best(tallies: Mapping[str, EvalCounts]) -> str:
-    """Return the planner with most right answers; of several the cheapest."""
+    """Return the planner with the most right answers; among equal planners, the cheapest."""
     return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].usage.completion))
 
 
 def _explain_nothing_right(tally: EvalCounts, task: Plugin, output: Output) -> None:
-    """Show what was read as an answer: mostly the model puts it into a sentence, so that no planner is right."""
+    """Show the extracted answers: if no planner is right, the model usually wraps the answer in a sentence."""
     row = next((tally.records[place] for place in sorted(tally.records) if tally.records[place]["answer"]), None)
     if row is None:
         return

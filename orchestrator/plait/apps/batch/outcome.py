@@ -19,7 +19,7 @@ from .rows import FIELDS, BatchRow, carried
 
 
 def allowed(config: Config, text: str, request: Request) -> None:
-    """Check a command's own request, and allow the code that they name. Raises what would make every row invalid."""
+    """Check a command's request, and allow the code that it names. Raises errors that affect every row."""
     with contextlib.suppress(TaskError):  # that is about the row
         briefed(config, request.updated({"text": text}))
 
@@ -27,8 +27,8 @@ def allowed(config: Config, text: str, request: Request) -> None:
 async def outcome(
     orchestrator: AsyncOrchestrator, row: BatchRow, request: Request, stopper: Stopper | None = None, want: str = ""
 ) -> dict[str, Any] | None:
-    """Run one row and return its outcome; `None` if the user gave it up. `want`: the column with the right answer.
-    Raises `WorkerError` when nothing can be run any more."""
+    """Run one row and return its outcome; `None` if the user cancelled the row. `want`: the column with the correct
+    answer. Raises `WorkerError` if no further row can run."""
     fields = dict(row.fields)
     name = fields.pop("id", None)
     head: dict[str, Any] = {"row": row.number, "id": None if name is None else str(name)}
@@ -40,7 +40,7 @@ async def outcome(
         own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
         with untrusted():
             handle = await orchestrator.submit(request, text=fields["text"], fairness_group="batch", **own)
-    except WorkerError:  # nothing can be run any more: that is no row's fault
+    except WorkerError:  # no further row can run, and no row is at fault
         raise
     except (PlaitError, ValueError, TypeError) as error:
         return {**head, "status": "invalid", "error": str(error)}

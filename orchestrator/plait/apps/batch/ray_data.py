@@ -1,6 +1,6 @@
-"""`plait batch --actors N`: the rows over actors of a Ray cluster, an orchestrator in each, by Ray Data.
+"""`plait batch --actors N`: distribute the rows with Ray Data over actors of a Ray cluster, each with an orchestrator.
 
-Ray Data starts the actors, gives them blocks of rows, and gives the blocks of an actor that died to another.
+Ray Data starts the actors, assigns blocks of rows, and reassigns the blocks of a dead actor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .outcome import allowed, outcome
 from .rows import BatchRow
 
 _BLOCKS = 4
-"""Rows of a block, per row that an actor runs at once. A block's outcomes are reported when all of them are ready."""
+"""Rows per block, as a multiple of an actor's concurrent rows. A block's outcomes are reported together."""
 _CALLS = 2
-"""Blocks that an actor has at once: while the last rows of one run, those of the next begin."""
+"""Concurrent blocks of an actor: the next block starts while the last rows of one block run."""
 
 
 def check(config: Config) -> Config:
-    """Return the configuration of the actors. Raises `ConfigError` for what cannot be spread."""
+    """Return the configuration of the actors. Raises `ConfigError` for settings that do not support actors."""
     missing = [name for name in ("ray", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"Ray Data is not installed ({', '.join(missing)}): pip install 'plait[ray-data]'")
@@ -43,15 +43,13 @@ def check(config: Config) -> Config:
 def spread(
     rows: Iterator[BatchRow], config: Config, request: Request, actors: int, concurrency: int, want: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """Yield the outcomes of rows, block by block as they are done.
+    """Yield the outcomes of rows, block by block in order of completion.
 
     Args:
-        rows: read while blocks are made; their texts then lie in Ray's object store, which spills to disk.
-        config: of each actor's orchestrator; `check` made it.
-        request: the command's, for what a row leaves out.
-        actors: maximum number of actors, as far as the cluster has room: a CPU each, and for an engine its GPUs.
-        concurrency: rows at the same time in each actor.
-        want: the column with the right answer.
+        rows: read during the creation of blocks; their texts are then in Ray's object store, which spills to disk.
+        config: configuration of each actor's orchestrator, as returned by `check`. request: the command's request, with
+        the defaults of rows. actors: maximum number of actors, as far as the cluster has room: a CPU each, and for an
+        engine its GPUs. concurrency: concurrent rows per actor. want: the column with the right answer.
 
     Raises `WorkerError` when the cluster cannot be joined, or no actor can run anything.
     """
@@ -84,7 +82,7 @@ def spread(
 
 
 class Solver:
-    """What an actor of Ray Data is: an orchestrator on a loop of its own, for all blocks that the actor is given."""
+    """An actor of Ray Data: an orchestrator on its own event loop, for all blocks of the actor."""
 
     def __init__(self, config: Config, request: Request, concurrency: int, want: str) -> None:
         allowed(config, "", request)  # in this process too

@@ -1,8 +1,8 @@
-"""The rows of a batch: requests read one at a time from JSON lines or CSV, outcomes as they come, and the final file.
+"""The rows of a batch: requests read one at a time from JSON lines or CSV, their outcomes, and the final file.
 
-Outcomes go to a log beside the output, one line a row, each flushed, so a batch that was killed continues where it was;
-when all rows are done they are written in the order of the input and the log is removed. Memory does not grow with the
-texts: only the number of a finished row and its position in the log are kept.
+Outcomes go to a log beside the output with one flushed line per row, so a killed batch resumes where it stopped. After
+the last row, the outcomes are written in input order and the log is deleted. Memory does not grow with the texts: only
+the number of a finished row and its position in the log are kept.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ..common.files import written
 from ..common.rows import is_csv, raw_rows
 
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
-"""What a row may say; all but `text` are the command's options where it leaves them out. Other columns are carried into
-the output."""
+"""Input fields of a row; the command's options are the defaults of all but `text`. Other columns are copied to the
+output."""
 COLUMNS: dict[str, str] = {
     "row": "int64",
     "id": "string",
@@ -47,8 +47,8 @@ COLUMNS: dict[str, str] = {
     "elapsed_seconds": "double",
     "provenance": "string",
 }
-"""Columns of the output and their types. `status` is that of an answer, or `invalid` for a row that cannot be run.
-`right`: whether the answer is the wanted one, where the input has that."""
+"""Columns of the output and their types. `status`: the answer's status, or `invalid` for a row that cannot be run.
+`right`: whether the answer is correct, if the input has the correct answer."""
 Order = Literal["file", "prefix"]
 _MAX_SORTED_BYTES = 512 << 20
 """Bytes of a file that is read whole."""
@@ -56,12 +56,12 @@ _EXAMPLE = '{"text": "What is asked"}'
 _NUMBERS = ("n", "seed", "tokens", "seconds")
 _SHOWN_ERRORS = 3
 _BATCH = 512
-"""Rows of a group in a Parquet file, and the most that are held at once."""
+"""Rows per group of a Parquet file, and maximum number of rows in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFields:
-    """What the columns of the input are called that are not called as here."""
+    """Names of input columns that differ from the default names."""
 
     text: str = "text"
     id: str = "id"
@@ -69,7 +69,7 @@ class InputFields:
     """The column with the right answer; by default the input has none."""
 
     def renamed(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return a row's fields with `text` and `id` under these names; other columns of these names make way."""
+        """Return a row's fields with columns renamed to `text` and `id`; these replace columns of the same names."""
         given = dict(fields)
         for name, column in (("text", self.text), ("id", self.id)):
             if column != name and name in given:
@@ -118,9 +118,9 @@ def count_rows(path: Path, named: InputFields = AS_HERE) -> tuple[int, str]:
 
 
 def read_rows(path: Path, named: InputFields = AS_HERE) -> Iterator[BatchRow]:
-    """Yield the rows of a file lazily; an invalid row has the error.
+    """Yield the rows of a file lazily; an invalid row contains the error.
 
-    Raises `ConfigError` for a CSV file without the column of the texts.
+    Raises `ConfigError` for a CSV file without the text column.
     """
     text = is_csv(path)
     for number, raw in enumerate(raw_rows(path, named.text)):
@@ -134,11 +134,11 @@ def read_rows(path: Path, named: InputFields = AS_HERE) -> Iterator[BatchRow]:
 def in_order(
     path: Path, order: Order, wanted: Callable[[int], bool], named: InputFields = AS_HERE
 ) -> Iterator[BatchRow]:
-    """Yield the rows that are wanted, by number.
+    """Yield the rows with the given numbers.
 
-    `prefix` sorts them by their text, which is the order of a walk through the tree of their prefixes: every prefix is
-    read by the engine once and can be dropped when its rows are over (BatchLLM, arXiv 2412.03594; it also orders groups
-    by how much they decode, which is not known here beforehand). The file is then held in memory.
+    `prefix` sorts the rows by text, which walks the tree of prefixes: the engine reads every prefix once and can drop
+    it after its last row (BatchLLM, arXiv 2412.03594, which also orders groups by output length; plait does not know
+    this length in advance). The file is then held in memory.
 
     Raises `ConfigError` for a file too large for that.
     """
@@ -160,12 +160,12 @@ def _sort_key(row: BatchRow) -> tuple[str, str, int]:
 
 
 def other_columns(path: Path, named: InputFields = AS_HERE) -> list[str]:
-    """Return the columns of all rows that are only carried into the output, in the order in which they first occur."""
+    """Return all columns that are only copied to the output, in order of first occurrence."""
     return list(dict.fromkeys(name for row in read_rows(path, named) for name in row.fields if name not in FIELDS))
 
 
 def carried(name: str) -> str:
-    """Return the name of such a column in the output: its own, unless the output has a column of that name.
+    """Return a copied column's name in the output: its own name, unless the output has another column of this name.
 
     >>> carried("label"), carried("answer"), carried("input_answer")
     ('label', 'input_answer', 'input_input_answer')
@@ -177,7 +177,7 @@ def carried(name: str) -> str:
 
 
 def _of_text(name: str, cell: str) -> Any:
-    """Return the value of an option that a cell of text means; the text itself where it means none."""
+    """Parse a text cell as an option's value; return the text itself if it is not one."""
     if name in _NUMBERS or (name == "policies" and cell.startswith("[")):
         try:
             return json.loads(cell)
@@ -204,13 +204,13 @@ def slips(others: Sequence[str]) -> list[str]:
 
 
 class Log:
-    """Outcomes of rows on disk. Every outcome is in the file when `add` returns."""
+    """Outcomes of rows on disk. `add` returns after writing the outcome to the file."""
 
     def __init__(self, path: Path, header: dict[str, Any], rows: int, fresh: bool = False) -> None:
-        """Open the log of a batch, or begin one. Raises `ConfigError` if it is another batch's."""
+        """Open the log of a batch, or create it. Raises `ConfigError` for another batch's log."""
         self._path = path
         self._places = array("q", [-1]) * rows
-        """Where the outcome of each row begins in the file; -1 for none yet."""
+        """Position of each row's outcome in the file; -1 without an outcome."""
         self.done = self.failed = self.right = 0
         self.errors: dict[str, tuple[int, str]] = {}
         """The first different errors of rows, each with the number of its first row, from 1, and that row's run."""
@@ -220,8 +220,7 @@ class Log:
         try:
             first = b"" if fresh else self._file.readline()
             self.is_new = not first.endswith(b"\n")
-            """Whether nothing of an earlier try is there; a header that was being written when the process died is
-            nothing."""
+            """Whether the log has no data of an earlier try; an incomplete header does not count as data."""
             if self.is_new:
                 self._file.seek(0)
                 self._file.truncate()
@@ -234,7 +233,7 @@ class Log:
             raise
 
     def claim(self, made: Provenance) -> None:
-        """Keep what the outcomes depend on, or compare it with what an earlier try began with. Raises `ConfigError`."""
+        """Store the outcomes' provenance, or compare it with an earlier try's. Raises `ConfigError`."""
         if self._made is not None:
             made.demand(self._made, str(self._path))
             return
@@ -246,13 +245,13 @@ class Log:
         return self._places[number] >= 0
 
     def add(self, outcome: dict[str, Any]) -> None:
-        """Keep the outcome of a row. One that names what it is made of (of another process) is compared first."""
+        """Store a row's outcome. If the outcome has a provenance (from another process), compare it first."""
         if made := outcome.pop("made_of", None):
             self.claim(Provenance.model_validate(made))
         self._note(outcome, self._append(outcome))
 
     def _append(self, record: dict[str, Any]) -> int:
-        """Write a record at the end of the file, and return where it begins."""
+        """Append a record to the file, and return its position."""
         place = self._file.seek(0, os.SEEK_END)
         try:
             self._file.write(json.dumps(record, separators=(",", ":"), default=str).encode() + b"\n")
@@ -300,7 +299,7 @@ class Log:
             )
         while line := self._file.readline():
             place = self._file.tell() - len(line)
-            if not line.endswith(b"\n"):  # the process was killed while it wrote this one
+            if not line.endswith(b"\n"):  # the process was killed while writing this record
                 self._file.truncate(place)
                 break
             with contextlib.suppress(ValueError, LookupError, TypeError):  # a damaged line: the row is run again
@@ -312,7 +311,7 @@ class Log:
 
 
 def _locked(path: Path) -> BinaryIO:
-    """Open the log and keep others from it until it is closed. Raises `ConfigError` while another process has it."""
+    """Open the log and lock it until it is closed. Raises `ConfigError` while another process holds the lock."""
     while True:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         try:
@@ -324,7 +323,7 @@ def _locked(path: Path) -> BinaryIO:
             ) from None
         if os.fstat(file.fileno()).st_nlink:
             return file
-        file.close()  # the other process was done with it just now, and has deleted it
+        file.close()  # the other process has just finished and deleted the log
 
 
 def has_answers(path: Path) -> bool:
@@ -337,13 +336,13 @@ def has_answers(path: Path) -> bool:
             return not set(parquet.read_table(path, columns=["status"])["status"].to_pylist()) <= set(useless)
         with path.open(encoding="utf-8") as file:
             return any(json.loads(line).get("status") not in useless for line in file)
-    except Exception:  # not what a batch writes: whose file it is, is not known
+    except Exception:  # not a batch's record: the file's owner is unknown
         return True
 
 
 def write_output(log: Log, path: Path, others: Sequence[str] = ()) -> None:
-    """Write all outcomes, in the order of the input, as Parquet or JSON lines by the file's ending; atomically.
-    `others`: columns of the input that the table has too; JSON lines have all of each row."""
+    """Write all outcomes atomically in input order, as Parquet or JSON lines by the file's extension. `others`: copied
+    input columns of the table; JSON lines have all columns of each row."""
     with written(path) as file:
         if path.suffix == ".parquet":
             _write_parquet(log, file, list(map(carried, others)))

@@ -1,4 +1,4 @@
-"""Files that go with a question: texts are put before it, images beside it."""
+"""Files attached to a question: texts precede the question, images become parts of its message."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Attachment:
 
 
 def attachment(path: Path) -> Attachment:
-    """Read a file. Raises `UsageError` for one that cannot be read, is too large, or is neither text nor image."""
+    """Read a file. Raises `UsageError` for a file that is unreadable, too large, or neither text nor image."""
     kind = _IMAGES.get(path.suffix.lower())
     most = LARGEST if kind else LONGEST
     try:
@@ -63,7 +63,7 @@ def attachment(path: Path) -> Attachment:
 
 
 def message_of(question: str, attached: Sequence[Attachment]) -> Message | None:
-    """Return a question with what goes with it; `None` if that is nothing."""
+    """Return a question with its attachments; `None` without attachments."""
     if not attached:
         return None
     texts = [f"File {attachment.name}:\n{fence(attachment.text)}" for attachment in attached if not attachment.image]

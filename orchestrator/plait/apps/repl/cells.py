@@ -1,4 +1,4 @@
-"""Python cells of the REPL: top-level `await`, one namespace, the value of the last expression shown."""
+"""Python cells of the REPL, with top-level `await`, a shared namespace, and display of the last expression's value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 class Cells:
-    """Runs cells one after another in `namespace`; `show` is given the text that a value is shown as."""
+    """Runs cells in sequence in `namespace`; `show` receives the display text of a value."""
 
     def __init__(self, namespace: dict[str, Any], show: Callable[[str], object], stream: TextIO | None = None) -> None:
         self.namespace = namespace
@@ -36,7 +36,7 @@ class Cells:
     async def run(self, source: str) -> str | None:
         """Run one cell; return `None`, or its traceback if it raised. Ctrl-C interrupts it.
 
-        What it prints goes to the stream without control characters, as it may be a model's words.
+        The cell's output is written without control characters, since it may be a model's text.
         """
         self._count += 1
         name = f"<cell {self._count}>"
@@ -130,7 +130,7 @@ class _CleanStream:
 
 @contextlib.contextmanager
 def _interrupting(task: asyncio.Task[Any], name: str) -> Iterator[None]:
-    """Have Ctrl-C end a cell: at once while its own code runs, else where it awaits."""
+    """Let Ctrl-C end a cell: at once while the cell's own code runs, else at its `await`."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -151,7 +151,7 @@ def _interrupting(task: asyncio.Task[Any], name: str) -> Iterator[None]:
 
 
 def is_complete(source: str) -> bool:
-    """Return whether a cell can be run as it is. A cell that no further text can fix counts as complete.
+    """Return whether a cell is complete. A cell that no further text can fix counts as complete.
 
     As at Python's own prompt, a block over several lines is complete when an empty line ends it.
     """

@@ -60,5 +60,5 @@ def _manner(request: Request) -> Manner:
         plugins.policy(policy)
     if request.merge is not None:
         plugins.merge(request.merge)
-    # `--task` has a default, which the user did not choose
+    # ignore the default of `--task`, which the user did not choose
     return Manner(request if "task" in named and request.task.name != "plain" else request.updated({"task": None}))

@@ -1,4 +1,4 @@
-"""What the REPL offers to complete: commands, plugins, options, values, steps, runs, files, Python names."""
+"""Completions of the REPL: commands, plugins, options, values, steps, runs, files, Python names."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ReplCompleter(Completer):
         yield from self._paths.get_completions(Document(path, len(path)), event)
 
     def _plugins(self, kind: PluginKind, text: str) -> Iterator[Completion]:
-        """Names first; behind `name:` the options, behind `option=` its values."""
+        """Complete names first; after `name:` options, after `option=` values."""
         name, colon, options = text.partition(":")
         plugins = self._repl.session.plugins
         if not colon:
@@ -98,7 +98,7 @@ class ReplCompleter(Completer):
         for name, field in model.model_fields.items():
             if isinstance(
                 field.default, CallConfig
-            ):  # a kind of call: its fields are offered with its name before them
+            ):  # a kind of call: offer its fields with the kind's name as a prefix
                 del fields[name]
                 fields |= {f"{name}.{part}": inner for part, inner in CallConfig.model_fields.items()}
         if equals:
@@ -119,7 +119,7 @@ class ReplCompleter(Completer):
             return
         names = [step.name for step in turn.steps.values()]
         for step in turn.steps.values():
-            # The name alone is enough where no other step has it.
+            # A unique name needs no further part of the id.
             shown = step.name if names.count(step.name) == 1 else step.path
             if shown.startswith(text) or step.path.startswith(text):
                 yield Completion(
@@ -172,7 +172,7 @@ def _budget(word: str) -> Iterator[Completion]:
 
 
 def _values(annotation: Any, default: Any) -> list[str]:
-    """Return values that an option may have: of a Literal or an enumeration, both of a bool, else its default."""
+    """Return values of an option: all values of a Literal, enumeration or bool, else the default."""
     values: list[Any] = []
     stack = [annotation]
     while stack:

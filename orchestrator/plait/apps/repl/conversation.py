@@ -38,9 +38,9 @@ class Repl:
         self.failed = 0
         """Lines that led to an error, or to a run without an answer."""
         self.asker: Callable[[str, Plan | None], Awaitable[object]] = self.ask_now
-        """What a question is given to: asked at once, or one after another in the background."""
+        """Function that takes a question: asks it at once, or queues it in the background."""
         self.warm_up: Callable[[], object] = lambda: None
-        """Starts the workers in the background, where somebody is there to see that, for the next question."""
+        """Starts the workers in the background for the next question, if the session is interactive."""
         self.cells = Cells({}, screen.print, screen.stream)
         self.renamed()
 
@@ -147,7 +147,7 @@ class Repl:
     # -- what was said ------------------------------------------------------------------------------------------------
 
     def turn_of(self, which: str) -> ReplTurn:
-        """Return the running or last turn, or the turn with that number or run id. Raises `UsageError`."""
+        """Return the turn with a number or run id; default: the running or last turn. Raises `UsageError`."""
         turn = self.session.turn(which)
         if turn is None:
             raise UsageError(
@@ -163,7 +163,7 @@ class Repl:
         return turn.question
 
     async def close(self) -> int:
-        """Free all that the conversation holds and return the exit code of what went wrong in it."""
+        """Free the conversation's resources and return the exit code for its errors."""
         await asyncio.shield(self.session.close())
         return 1 if self.failed else 0
 

@@ -97,7 +97,7 @@ async def _lines(source: TextIO) -> AsyncIterator[str]:
     while True:
         future: asyncio.Future[str] = loop.create_future()
 
-        # A daemon thread: one of an executor's would keep the process until the next line.
+        # A daemon thread, because an executor's thread would block the process's exit until the next line.
         def read(future: asyncio.Future[str] = future) -> None:
             line = source.readline()
             with contextlib.suppress(RuntimeError):
@@ -111,7 +111,7 @@ async def _lines(source: TextIO) -> AsyncIterator[str]:
 
 
 async def _units(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Put lines together that belong together: after a backslash at the end, and the lines of a cell."""
+    """Join continued lines: after a final backslash, and within a cell."""
     unit = ""
     async for line in lines:
         line = line.rstrip("\r\n")

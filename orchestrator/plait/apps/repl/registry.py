@@ -12,7 +12,7 @@ from ...core.errors import UsageError
 from ...core.messages import did_you_mean
 
 Do = Callable[[Any, str], Awaitable[None]]
-"""What a command does, given the conversation (`Repl`) and the words after the command."""
+"""The function of a command; its arguments are the conversation (`Repl`) and the words after the command."""
 Kind = Literal["", "text", "planner", "policy", "task", "merge", "model", "step", "turn", "file", "budget", "command"]
 
 
@@ -35,7 +35,7 @@ _ALIASES = {"exit": "quit", "q": "quit", "?": "help"}
 
 
 def find(name: str) -> Command:
-    """Return a command by its name, another name of it, or a beginning that no other has. Raises `UsageError`."""
+    """Return a command by its name, an alias, or a unique prefix. Raises `UsageError`."""
     name = _ALIASES.get(name, name)
     if name in COMMANDS:
         return COMMANDS[name]
@@ -58,7 +58,7 @@ def command(name: str, usage: str, about: str, takes: Kind = "", *, idle: bool =
 
 
 def cut_words(rest: str) -> list[str]:
-    """Cut at white space outside brackets and quotes, so that options may hold JSON."""
+    """Split at white space outside brackets and quotes, so that options may contain JSON."""
     words: list[str] = []
     depth, quote, word = 0, "", ""
     for sign in rest:
@@ -97,7 +97,7 @@ def take_flags(rest: str, known: tuple[str, ...]) -> tuple[set[str], str]:
 
 
 def path_of(text: str) -> Path:
-    """Return the file that is named. Raises `UsageError` where none is."""
+    """Return the named file. Raises `UsageError` without a name."""
     if not text:
         raise UsageError("a file is missing there")
     try:

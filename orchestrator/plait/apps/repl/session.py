@@ -53,7 +53,7 @@ class GivenUp(Exception):
 def state_dir() -> Path:
     """Return the folder for the REPL's files, by the XDG Base Directory Specification. A missing one is created."""
     base = os.environ.get("XDG_STATE_HOME", "")
-    # The specification has relative paths ignored.
+    # The specification says to ignore relative paths.
     home = Path(base) if base and Path(base).is_absolute() else Path("~/.local/state").expanduser()
     path = home / "plait"
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def state_dir() -> Path:
 
 
 class ReplSession:
-    """The state that commands and questions work on.
+    """The state for commands and questions.
 
     The orchestrator is started once and kept; `swap` closes it and makes another. Only one run is running at a time.
     """
@@ -74,12 +74,12 @@ class ReplSession:
         self.agent: Flow | None = None
         """Who answers, in place of a planner by name."""
         self.attached: list[Attachment] = []
-        """What goes with the next question."""
+        """Attachments of the next question."""
         self.current: ReplTurn | None = None
         """The running turn."""
         self.paused = False
         self.watch: Callable[[RunEvent | None], object] = lambda news: None
-        """Called with each piece of the run's news, and with `None` when something else has changed."""
+        """Called with each run event, and with `None` after any other change."""
         self.questions: list[Open] = []
         """The open questions of tools, oldest first."""
         self._handle: Handle | None = None
@@ -126,7 +126,7 @@ class ReplSession:
         return time.monotonic() - self._began
 
     def warm_up(self) -> asyncio.Task[None]:
-        """Start the workers, if that has not been done, and return the task that ends when they are ready.
+        """Start the workers unless they are started, and return the task that ends when they are ready.
 
         It raises what `AsyncOrchestrator.start` raises; a later call then tries again.
         """
@@ -145,17 +145,17 @@ class ReplSession:
 
     @property
     def lacks_model(self) -> bool:
-        """Whether the next question has no model: none is named, and its kind has none here."""
+        """Whether the next question has no model: the user named none, and none for its kind is installed."""
         return not self._named and self.manner.request.task.name != "countdown" and fetched(CHAT) is None
 
     def _started(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.exception()  # the next question raises it again; without one, nothing has to
+            task.exception()  # the next question raises the error again
         self.watch(None)
 
     def _fit(self) -> bool:
-        """Take the model that questions are for, where the user has named none: puzzles are for a bundled one, plain
-        questions for a chat model that was fetched. Return whether that is another than before."""
+        """Choose the model for questions if the user named none: a bundled model for puzzles, a fetched chat model for
+        plain questions. Return whether the model has changed."""
         if self._named:
             return False
         wanted = BUNDLED_MODEL if self.manner.request.task.name == "countdown" else fetched(CHAT)
@@ -168,17 +168,17 @@ class ReplSession:
         return self.manner.given("planner") or self.config.planner
 
     async def fit(self) -> None:
-        """Close the workers if the next question is for another model than the one that runs. Raises `ConfigError` if
-        it has none."""
+        """Close the workers if the next question needs another model than the running one. Raises `ConfigError` without
+        a model."""
         if self.lacks_model:
             raise ConfigError(NO_MODEL)
         if self._fit():
             await self._close_engine()
 
     async def swap(self, **settings: Any) -> None:
-        """Close the workers and have others made with these settings; they start when they are first needed.
+        """Close the workers and create new ones with these settings; the new workers start on first use.
 
-        Raises `ValidationError` or `PluginError` for settings that make no sense; the workers are then kept.
+        Raises `ValidationError` or `PluginError` for invalid settings, and then keeps the workers.
         """
         kept = self.config.model_dump(exclude_unset=True, exclude=None if self._named else {"model"})
         changed = kept | settings
@@ -206,8 +206,8 @@ class ReplSession:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def request(self, text: str) -> Request:
-        """Return the request of a question: the session's, with the conversation before it, what is attached, and text
-        while it is written, where the planner has the choice. Raises `UsageError`."""
+        """Return a question's request: the session's fields, the earlier conversation, the attachments, and streamed
+        text if the planner allows it. Raises `UsageError`."""
         request, fields = self.manner.request, dict[str, Any]()
         before = self.head.messages if self.head is not None and self.manner.talking else []
         if self.manner.system:
@@ -245,7 +245,7 @@ class ReplSession:
         turn = ReplTurn(text, self._written(), planned=plan is not None)
         own = self._own() if plan is None else {}
         if plan is None:
-            self.orchestrator.plan(request, **own)  # a question that cannot be asked needs no engine
+            self.orchestrator.plan(request, **own)  # an invalid question needs no engine
             turn.said, turn.attached = message_of(text, self.attached), self.attached
             turn.before = self.head if self.manner.talking else None
         try:
@@ -353,7 +353,7 @@ class ReplSession:
         return turns
 
     def turn(self, which: str = "") -> ReplTurn | None:
-        """Return the running turn, or the last turn; or the one with that number or run id."""
+        """Return the turn with the given number or run id; by default, the running or last turn."""
         every = [*self.turns, *([self.current] if self.current is not None else [])]
         if not which:
             return every[-1] if every else None

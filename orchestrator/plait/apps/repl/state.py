@@ -1,6 +1,6 @@
-"""What a REPL session remembers: how requests are made, each question with its steps and answer.
+"""State of a REPL session: the settings of requests, and each question with its steps and answer.
 
-Plain data and its two written forms: JSON, which can be loaded again, and Markdown.
+Plain data with two file formats: JSON, which can be loaded again, and Markdown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Manner:
     system: str = ""
     """System message before the conversation."""
     talk: bool | None = None
-    """Whether questions continue the conversation. `None`: they do, unless a task reads each question alone."""
+    """Whether questions continue the conversation. `None`: yes, unless a task reads each question alone."""
 
     @property
     def talking(self) -> bool:
@@ -44,11 +44,11 @@ class Manner:
         return self.talk if self.talk is not None else self.request.task.name == "plain"
 
     def set(self, name: str, value: object) -> None:
-        """Give the request another field; `None`: leave it to the configuration."""
+        """Set a field of the request; `None`: use the configuration's value."""
         self.request = self.request.updated({name: value})
 
     def given(self, name: str) -> Any:
-        """Return a field of the request, or `None` if the configuration decides it."""
+        """Return a field of the request, or `None` if the configuration sets it."""
         return getattr(self.request, name) if name in self.request.model_fields_set else None
 
     def written(self) -> dict[str, JsonValue]:
@@ -154,7 +154,7 @@ class ReplTurn:
         return told
 
     def find(self, pattern: str) -> list[StepRecord]:
-        """Return the steps that are meant by an id, a name, the end of one, or a pattern with `*` and `?`."""
+        """Return the steps that match an id, a name, a suffix, or a pattern with `*` and `?`."""
         return steps_named(self.steps.values(), pattern)
 
 
@@ -219,7 +219,7 @@ def _earlier(turns: Sequence[ReplTurn], place: object) -> ReplTurn | None:
 
 
 def _renamed(step: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved step with the names of today: until 0.1 `op` was its kind."""
+    """Return a saved step with the current field names: until 0.1, `op` was the step's kind."""
     if "op" not in step:
         return step
     usage = {"prompt": step["prompt"], "cached": step["cached"], "completion": step["tokens"]}

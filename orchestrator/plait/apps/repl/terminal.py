@@ -1,6 +1,6 @@
-"""The REPL on a terminal: a prompt that stays usable while the tree of a run moves above it.
+"""The REPL on a terminal: a prompt that stays usable below the changing tree of a run.
 
-Commands are carried out at once, questions one after another.
+Commands run at once, questions one after another.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ async def _converse(config: Config, manner: Manner) -> int:
 
 
 def wants_more(text: str) -> bool:
-    """Return whether Enter begins a new line rather than sends: after a backslash, in an open bracket, in a cell that
-    is not complete. An empty last line sends whatever stands before it, but for a backslash."""
+    """Return whether Enter begins a new line instead of sending: after a backslash, inside an open bracket, in an
+    incomplete cell. An empty last line sends the text, unless a backslash precedes it."""
     if text.endswith("\\"):
         return True
     if text.startswith("!"):
@@ -107,7 +107,7 @@ class Conversation:
         self.session.watch = self._heard
 
     async def hold(self) -> int:
-        """Read and work off lines until the user leaves; return the exit code."""
+        """Read and process lines until the user leaves; return the exit code."""
         self._greet()
         self._warm_up()
         clock = asyncio.ensure_future(self._tick())
@@ -194,7 +194,7 @@ class Conversation:
         return keys
 
     def interrupt(self) -> None:
-        """Do what Ctrl-C means now: give up the run, or clear the line, and never the session."""
+        """Handle Ctrl-C: cancel the run or clear the line, but never end the session."""
         buffer = self._prompt.default_buffer
         if self.repl.cells.running:  # a running cell handles Ctrl-C itself
             return
@@ -297,7 +297,7 @@ class Conversation:
         if task.cancelled() or self.repl.over:
             return
         error = task.exception()
-        if isinstance(error, Exception) and self.tree is None:  # else the question that waits for it reports the error
+        if isinstance(error, Exception) and self.tree is None:  # otherwise the waiting question reports the error
             self.repl.fail(error)
 
     @contextlib.contextmanager
@@ -322,7 +322,7 @@ class Conversation:
 
 
 def _history() -> History:
-    """Return the history of earlier sessions, or one that is forgotten where no file can be kept."""
+    """Return the history of earlier sessions, or an in-memory history if no file can be written."""
     try:
         path = state_dir() / "repl-history"
         path.touch(mode=0o600)

@@ -1,6 +1,6 @@
 """Display of a REPL session: the consoles it is printed on, and the report of one step.
 
-Nothing is wider than the screen. All text goes through `terminal.CleanOutput`, whatever its source.
+No output is wider than the screen. All text passes through `terminal.CleanOutput`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LONG = 600  # characters
 
 
 class Screen:
-    """Where a session is shown.
+    """Output of a session.
 
-    `styled`: a terminal; otherwise plain lines without colours or boxes, errors on `errors`. Without `stream` it is
-    whatever standard output then is.
+    `styled`: a terminal; otherwise plain lines without colours or boxes, errors on `errors`. Without `stream`, the
+    current standard output is used.
     """
 
     def __init__(self, stream: TextIO | None = None, *, styled: bool = False, errors: TextIO | None = None) -> None:
@@ -43,7 +43,7 @@ class Screen:
         return max(20, self.size()[0])
 
     def print(self, *what: RenderableType, style: str | None = None) -> None:
-        """Print texts (wrapped at words on a terminal, in one line elsewhere) or anything of rich's."""
+        """Print texts (wrapped at words on a terminal, otherwise in one line) or objects of rich."""
         for renderable in what:
             self._write(
                 Text(safe(renderable), style=style or "") if isinstance(renderable, str) else renderable, self.stream
@@ -57,7 +57,7 @@ class Screen:
         self._write(Text(safe(f"error: {message}")), self._errors or self.stream)
 
     def rendered(self, what: RenderableType) -> str:
-        """Return something of rich's as a terminal is sent it, colours and all."""
+        """Return an object of rich as terminal output, including colours."""
         console = self._console(io.StringIO())
         console.print(what)
         return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]

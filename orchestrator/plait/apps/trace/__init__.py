@@ -1,1 +1,1 @@
-"""A run read back from its journal, and the formats that `plait runs view` writes it in."""
+"""Traces of runs from journals, and the formats of `plait runs view`."""

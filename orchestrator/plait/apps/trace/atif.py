@@ -1,8 +1,8 @@
 """A run as a trajectory of ATIF 1.7 (Agent Trajectory Interchange Format, of the Harbor framework).
 
 The request is the first step, each model call an agent step with its token ids and log-probabilities, and each tool
-call a step without a model. What a thread did that a step's expansion began is a trajectory of its own, embedded, and
-the spawning step's observation refers to it: ATIF knows a line of steps, not a graph.
+call a step without a model. A thread of a step's expansion is an embedded trajectory, and the spawning step's
+observation refers to this trajectory, because ATIF has sequences of steps, not graphs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSION = "ATIF-v1.7"
 
 
 def atif(trace: Trace, redact: bool = False) -> dict[str, Any]:
-    """Return a trajectory as JSON. With `redact` no text, argument or token id is in it, but their numbers."""
+    """Return a trajectory as JSON. With `redact`, counts replace texts, arguments and token ids."""
     made = _Maker(trace, redact)
     return made.trajectory()
 
@@ -119,8 +119,8 @@ class _Maker:
 
 
 def _line(step: StepRecord | None, steps: Mapping[str, StepRecord]) -> str:
-    """Return the id of the first step of a step's line of reasoning: a line follows the last step that continues each
-    context. Return an empty text for a step of the request's own plan."""
+    """Return the id of the first step of a step's trajectory, which follows the last step that continues each context;
+    an empty text for a step of the request's own plan."""
     seen: set[str] = set()
     while step is not None and step.step not in seen:
         seen.add(step.step)

@@ -31,7 +31,7 @@ def chrome_events(trace: Trace) -> list[Event]:
 
 
 def _place(attempt: AttemptRecord) -> Event:
-    """Return the rows of a worker's slot, named as Ray names nodes and workers: by strings."""
+    """Return the process and thread of a worker's slot, named by strings as in Ray's timeline."""
     return {"pid": f"plait worker {attempt.worker}", "tid": f"slot {attempt.lane + 1:03}"}
 
 
@@ -114,7 +114,7 @@ def _verdicts(trace: Trace) -> list[Event]:
 
 
 def _flows(trace: Trace) -> list[Event]:
-    """Return an arrow from the end of each attempt that was read to the attempts at steps that needed it."""
+    """Return arrows from the end of each attempt whose result was read to the attempts at dependent steps."""
     last = {attempt.step: attempt for attempt in trace.attempts if attempt.read and attempt.end is not None}
     first: dict[str, AttemptRecord] = {}
     for attempt in trace.attempts:
@@ -127,7 +127,7 @@ def _flows(trace: Trace) -> list[Event]:
             if reader is None or writer is None or writer.end is None or writer.end > reader.start:
                 continue
             shared = {"cat": "needs", "name": "needs", "id": f"{trace.run} {len(events)}"}
-            # Inside the writer's slice, or the arrow would begin at whatever comes after it in the same slot.
+            # Inside the writer's slice; otherwise the arrow would begin at the next slice in the same slot.
             out = max(writer.start, writer.end - _ENDED_AT_ALL)
             events.append({**shared, "ph": "s", **_place(writer), "ts": _us(trace, out)})
             events.append({**shared, "ph": "f", "bp": "e", **_place(reader), "ts": _us(trace, reader.start)})
@@ -151,7 +151,7 @@ def _running(trace: Trace) -> list[Event]:
 
 
 def ray_events(path: Path | None) -> list[Any]:
-    """Return the events of a timeline that Ray wrote. Raises `UsageError` for another file."""
+    """Return the events of a Ray timeline. Raises `UsageError` for another file."""
     if path is None:
         return []
     try:

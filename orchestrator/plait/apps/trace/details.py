@@ -1,4 +1,4 @@
-"""A step in all detail, for JSON and the page: its record, and its entry in the plan with the references resolved."""
+"""A step's full details for JSON and the page: its record, and its plan entry with resolved references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...runtime.runlog import AttemptRecord
 from .model import Trace
 
 _LEFT_OUT = ("op", "deltas", "counts", "result", "run")
-"""Of an attempt: what the record does not have, or has in another form."""
+"""Fields of an attempt that the record lacks or has in another form."""
 
 _OPTION = 40
 """Characters of one option of a plugin that are shown."""
@@ -103,8 +103,8 @@ def _planned(step: StepRecord, known: Mapping[str, StepRecord], args: JsonValue)
 
 
 def _pieces(step: StepRecord, op: ModelCall, known: Mapping[str, StepRecord]) -> Iterator[dict[str, Any]]:
-    """Yield the pieces of a prompt: text, raw token ids, the value of another step, or the context that it continues
-    (`own`: only what that step generated itself)."""
+    """Yield the pieces of a prompt: text, raw token ids, the value of another step, or the continued context (`own`:
+    only the text that the continued step itself generated)."""
     piece: dict[str, Any] = {"kind": "text", "text": "", "tokens": 0, "step": None, "own": False}
     values = {known[need].name: known[need] for need in step.needs}
     if step.after is not None:

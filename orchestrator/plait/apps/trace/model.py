@@ -1,4 +1,4 @@
-"""What a run's trace holds: steps, attempts, workers and votes as plain data, times in seconds after submission."""
+"""A run's trace as plain data: steps, attempts, workers and votes, with times in seconds after submission."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AnswerVotes:
     """An answer of a vote, and the branches that gave it."""
 
     answer: str
-    """As the task words it; empty for branches in which the task finds no answer."""
+    """The task's wording of the answer; empty for branches without an answer."""
     steps: tuple[str, ...]
     verified: bool | None
     chosen: bool
@@ -34,14 +34,14 @@ class Vote:
     early: bool
     """Reached with branches still out."""
     ballots: tuple[AnswerVotes, ...]
-    """Empty for a join that takes all of its branches and chooses none."""
+    """Empty for a join that uses all branches and chooses none."""
     unheard: tuple[str, ...]
     """Branches that were not done when the verdict was reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """What one step had to do with a segment of the prefix tree, in units of the tree."""
+    """One step's use of a segment of the prefix tree, in units of the tree."""
 
     step: str
     cached: int
@@ -53,7 +53,7 @@ class Contact:
 
 @dataclass(slots=True)
 class Segment:
-    """A node of the prefix tree: a stretch of context that the same steps have in common."""
+    """A node of the prefix tree: a part of the context shared by the same steps."""
 
     id: int
     parent: int | None
@@ -67,7 +67,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """From `at` on the wall clock (Unix time, in seconds) is `zero` and the trace's time."""
+    """From the trace's time `at` on, the wall clock (Unix time in seconds) is `zero` plus the trace's time."""
 
     at: float
     zero: float
@@ -87,11 +87,11 @@ class TracedRequest:
     budget: str
     seed: int
     clocks: tuple[Clock, ...]
-    """How its times lie on the wall clock: one for each session that it was worked on in, oldest first."""
+    """Mapping of the times to the wall clock: one clock per session of the run, oldest first."""
     model: str = ""
-    """Empty where that is not known, as of a script."""
+    """Empty if unknown, for example with scripted replies."""
     server: str | None = None
-    """Address of the server that had the model."""
+    """Address of the model's server."""
     plait: str = ""
 
 
@@ -118,7 +118,7 @@ class Trace(TracedRequest):
     unit: Literal["tokens", "words"] = "tokens"
     """Unit of the prefix tree: words if the engine reported no token ids."""
     notes: list[str] = field(default_factory=list[str])
-    """What a reader should know about this trace: what is missing or uncertain."""
+    """Notes for the reader about missing or uncertain parts of the trace."""
     others: int = 0
     """How many other runs are in the same journal."""
 

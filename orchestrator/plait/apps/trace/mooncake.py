@@ -1,9 +1,9 @@
-"""A run as rows of an agentic Mooncake trace: the load that it put on a server, without a word of its texts.
+"""A run as rows of an agentic Mooncake trace: the run's load on a server, without its texts.
 
-One row a model call: when it came, its lengths, the ids of its prompt's blocks (equal ids: the same tokens from the
-beginning on, so a replay reads the same prefixes from its cache), which calls it waited for and how long after the last
-of them it came. The fields `timestamp`, `input_length`, `output_length`, `hash_ids` are Mooncake's; `session_id`,
-`request_id`, `wait_for`, `branches`, `tool_wait_ms` those of NVIDIA Dynamo's agentic rows.
+Each model call has a row: its arrival time, its lengths, the ids of its prompt's blocks (equal ids mean equal prefixes,
+so a replay has the same cache hits), the calls that it waited for, and the delay after the last of these calls. The
+fields `timestamp`, `input_length`, `output_length`, `hash_ids` are Mooncake's; `session_id`, `request_id`, `wait_for`,
+`branches`, `tool_wait_ms` those of NVIDIA Dynamo's agentic rows.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def mooncake(trace: Trace, block: int = BLOCK, ids: dict[bytes, int] | None = No
 
 
 def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, AttemptRecord]) -> list[AttemptRecord]:
-    """Return the model calls that a step waited for: those that it reads, through joins and tools, or else the one that
-    spawned it."""
+    """Return the model calls that a step waited for: the calls that it reads, through joins and tools, or else the call
+    that spawned it."""
     before: dict[str, AttemptRecord] = {}
     seen: set[str] = set()
     begin = steps.get(step)
@@ -77,7 +77,7 @@ def _before(step: str, steps: Mapping[str, StepRecord], ends: Mapping[str, Attem
 
 
 def _blocks(prompt: Sequence[int], block: int, numbers: dict[bytes, int]) -> list[int]:
-    """Return the ids of a prompt's blocks, the last one too if it is not full. An id identifies all tokens so far."""
+    """Return the ids of a prompt's blocks, including a partial last one. An id identifies all tokens so far."""
     out: list[int] = []
     chain = hashlib.blake2b(digest_size=12)
     for start in range(0, len(prompt), block):

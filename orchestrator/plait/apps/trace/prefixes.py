@@ -46,13 +46,13 @@ class CallContext:
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """A node while the tree grows. `units` are those of the edge that leads to it."""
+    """A node of the growing tree. `units` are on the edge from its parent."""
 
     units: tuple[Unit, ...]
     start: int
     parent: _Branch | None
     maker: str | None = None
-    """The step that generated these units; `None` for those that came as a prompt."""
+    """The step that generated these units; `None` for units of a prompt."""
     children: dict[Unit, list[_Branch]] = field(default_factory=dict[Unit, list["_Branch"]])
     id: int = -1
 
@@ -60,8 +60,8 @@ class _Branch:
 def prefix_tree(contexts: Sequence[CallContext]) -> tuple[list[Segment], Literal["tokens", "words"]]:
     """Return the tree's segments, parents before their children, and the unit their lengths are in.
 
-    Contexts come in the order in which the calls began. Where some calls have ids and others have not (they were
-    stopped before the engine said anything), the latter branch off where the ids that they were sent end.
+    Contexts come in the order in which the calls began. If only some calls have ids, the other calls (cancelled before
+    the engine's first report) branch off at the end of the ids that they were sent.
     """
     unit: Literal["tokens", "words"] = "tokens" if any(context.has_ids for context in contexts) else "words"
     laid = [_by_ids(context) if unit == "tokens" else _by_words(context) for context in contexts]
@@ -78,7 +78,7 @@ def prefix_tree(contexts: Sequence[CallContext]) -> tuple[list[Segment], Literal
 
 
 _Laid = tuple[str, tuple[Unit, ...], tuple[Unit, ...], int]
-"""A step, its prompt and its output in units, and how many of the prompt were cached."""
+"""A step, its prompt and output in units, and the number of cached prompt units."""
 
 
 def _by_ids(context: CallContext) -> _Laid:
@@ -102,7 +102,7 @@ def _by_words(context: CallContext) -> _Laid:
     for part in context.prompt:
         units.extend(_WORD.findall(part.text) if part.kind == "text" else part.ids)
     output = result.value if result is not None and isinstance(result.value, str) and result.value else context.text
-    # A server counts tokens of its own; the same share of the words is taken to be cached.
+    # A server counts its own tokens; assume the same cached share of the words.
     share = usage.cached / usage.prompt if usage.prompt else 0.0
     return context.step, tuple(units), tuple(_WORD.findall(output)), round(share * len(units))
 
@@ -124,7 +124,7 @@ def _read(root: _Branch, units: tuple[Unit, ...], line: frozenset[str]) -> _Bran
 
 
 def _write(node: _Branch, at: int, units: tuple[Unit, ...], step: str) -> _Branch:
-    """Enter an output. It is an edge of its own even if another step wrote the same: it was computed for itself."""
+    """Insert an output as a separate edge, even beside an equal output: each was computed separately."""
     if not units:
         return node
     child = _Branch(units, at, node, step)
@@ -133,7 +133,7 @@ def _write(node: _Branch, at: int, units: tuple[Unit, ...], step: str) -> _Branc
 
 
 def _alike(node: _Branch, units: tuple[Unit, ...], at: int, line: frozenset[str]) -> _Branch | None:
-    """Return the child that a prompt continues in: an output of its own line of steps, else the longest match."""
+    """Return the child in which a prompt continues: an output of the step's own trajectory, else the longest match."""
     children = node.children.get(units[at], [])
     for child in children:
         if child.maker in line:

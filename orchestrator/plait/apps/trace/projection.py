@@ -1,4 +1,4 @@
-"""A run's trace made of its record: who ran what when, what every step was, what was voted and which prefixes met."""
+"""Converts a run's record into its trace: attempts, steps, votes and shared prefixes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNFINISHED = "the journal ends before the run did: it was cut short, or it is st
 def trace_of(
     run: RunRecord, workers: Iterable[WorkerRecord], clocks: Sequence[Clock], notes: Sequence[str] = ()
 ) -> Trace:
-    """Return the trace of a run whose texts were kept, times in seconds after submission.
+    """Return the trace of a run with kept texts; times are in seconds after submission.
 
     Args:
         run: the record, in its present state.
@@ -72,7 +72,7 @@ def trace_of(
 
 
 def _steps(run: RunRecord) -> list[StepRecord]:
-    """Return the steps with when they entered and what they have written, also those that were given up."""
+    """Return all steps, including cancelled ones, with the time of entry and the generated text."""
     last = {attempt.step: attempt for attempt in run.attempts}
     steps = list(run.steps)
     for step in steps:
@@ -93,7 +93,7 @@ def _contexts(run: RunRecord, steps: Sequence[StepRecord]) -> list[CallContext]:
     """Return the engine's input and output of each started model call, in order of their starts."""
     known, line_of = {step.step for step in steps}, context_lines(steps)
     told: dict[str, AttemptRecord] = {}
-    for attempt in run.attempts:  # of a step that was tried more than once: all have the same context
+    for attempt in run.attempts:  # for a retried step: all attempts have the same context
         if attempt.read or not told.get(attempt.step, attempt).read:
             told[attempt.step] = attempt
     made: list[CallContext] = []
@@ -112,7 +112,7 @@ def _verified(task: Task, result: Result) -> bool | None:
         value = result.value
         answer = task.extract(value) if isinstance(value, str) else value
         return None if answer is None else task.verify(answer)
-    except Exception:  # a task of somebody else's, asked about what it did not expect: then it cannot tell
+    except Exception:  # a third-party task may fail on unexpected input: then the result is unknown
         return None
 
 
@@ -123,7 +123,7 @@ def _worker(there: WorkerRecord, began: float, seconds: float) -> WorkerRecord:
 
 
 def _assign_lanes(attempts: Sequence[AttemptRecord]) -> None:
-    """Give each attempt the lowest slot of its worker that is free for all of its time."""
+    """Assign each attempt the lowest slot of its worker that is free for the attempt's whole duration."""
     free_from: dict[str, list[float]] = {}
     for attempt in sorted(attempts, key=lambda attempt: (attempt.start, attempt.id)):
         lanes = free_from.setdefault(attempt.worker, [])

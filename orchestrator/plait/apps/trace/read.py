@@ -23,13 +23,13 @@ from .model import Clock, Trace
 from .projection import trace_of
 
 Watch = Callable[[Event, Machine, Sequence[Action]], None]
-"""What is shown each event, the machine after it and what followed, as a driver's watchers are."""
+"""Receives each event, the machine after it and the resulting actions, like a driver's watchers."""
 
 
 def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = None) -> Trace:
-    """Return the trace of a run (the last one that was submitted, if `run` is not given).
+    """Return the trace of a run; default: the run submitted last.
 
-    Raises `ConfigError` for a file that cannot be read and for a run that is not in it.
+    Raises `ConfigError` for an unreadable file and for an unknown run.
     """
     journal = Journal(path)
     newest = journal.newest(most=1)
@@ -55,21 +55,21 @@ def read_trace(path: Location | str, plugins: PluginRegistry, run: str | None = 
                 )
             if end := _end_of(run, moment.actions):
                 if moment.differs and isinstance(moment.event, Submitted) and end.failure is not None:
-                    # It ran when it was written, and this process refuses it, as a class that is not allowed here.
+                    # It ran in the writing process, but this process rejects it, such as a class that is not allowed.
                     raise ConfigError(f"run {run} cannot be shown: {end.failure.message}")
                 break
     except ConfigError:
         if run not in log.runs or not log.runs[run].steps:
             raise
         notes.append("the journal is damaged: what comes after its last readable event is missing")
-    except Exception as error:  # an event that this version's machine cannot take: what came before can still be seen
+    except Exception as error:  # this version's machine rejects the event: show the earlier part
         notes.append(
             f"the journal cannot be replayed to its end ({type(error).__name__}: {error}): the rest is missing"
         )
     record = log.runs.get(run)
     if record is None or header is None:
         raise ConfigError(f"{path} cannot be replayed up to run {run!r}: " + "; ".join(notes or ["it is missing"]))
-    record.now = now  # also for a running run: its trace ends with its last event
+    record.now = now  # also for an active run: its trace ends with the last event
     trace = trace_of(record, log.workers.values(), clocks, notes)
     trace.model, trace.server = _model(header, trace)
     trace.plait = header.plait
@@ -82,7 +82,7 @@ def _end_of(run: str, actions: Sequence[Action]) -> Finish | None:
 
 
 def _model(header: Header, trace: Trace) -> tuple[str, str | None]:
-    """Return the name of a session's model, and its server's address if it has one."""
+    """Return the name of a session's model, and the address of the model's server, if any."""
     meta, settings = header.meta, header.meta.get("settings")
     worker, given = str(meta.get("worker") or "engine"), settings if isinstance(settings, dict) else {}
     named = model_name(worker, str(meta.get("model") or ""), "model" in given)
@@ -91,12 +91,12 @@ def _model(header: Header, trace: Trace) -> tuple[str, str | None]:
 
 
 def clock_of(header: Header, at: float) -> Clock:
-    """Return the relation of a session's events to the wall clock; `at` is its beginning on the events' own clock.
+    """Return the relation of a session's events to the wall clock; `at` is the session's start on the events' clock.
 
     Events carry the monotonic time of the process that wrote them. A session's header pairs one reading of that clock
-    with the wall clock (`meta.clock`). A session that resumes a run has the clock of that run's machine, which was
-    stopped in between: there the beginning of the session counts. A header without `meta.clock` has only the time when
-    it was written.
+    with the wall clock (`meta.clock`). A session that resumes a run has the clock of the run's machine, which was
+    stopped in between; the start of the session then counts. A header without `meta.clock` has only its time of
+    writing.
     """
     clock = header.meta.get("clock")
     if isinstance(clock, dict):
@@ -107,5 +107,5 @@ def clock_of(header: Header, at: float) -> Clock:
 
 
 def default_name(trace: Trace, suffix: str) -> Path:
-    """Return the file that something made of a trace is written to if no name is given."""
+    """Return the default name of a trace's output file."""
     return Path(f"plait-{trace.run}{suffix}")

@@ -40,7 +40,7 @@ def _vote(join: StepRecord, branches: Sequence[StepRecord], task: Task) -> Vote:
 
 
 def _still_out(branch: StepRecord, at: float) -> bool:
-    """Whether a branch had not ended when the join closed, so that at most the join's closing ended it."""
+    """Return whether a branch was still active when the join closed."""
     if not branch.ended or branch.moves[-1][0] > at:
         return True
     return branch.cause == "unneeded" and branch.ended_at == at
@@ -51,7 +51,7 @@ def _done_by(branch: StepRecord, at: float) -> bool:
 
 
 def _ballots(verdict: JsonValue, heard: Iterable[StepRecord], task: Task) -> tuple[AnswerVotes, ...]:
-    """Return the answers that stood for choice; none for a join whose verdict is no branch's answer."""
+    """Return the candidate answers; none if the join's verdict is not the answer of a branch."""
     classes: dict[str | None, list[str]] = {}
     answers: dict[str | None, JsonValue] = {}
     for branch in heard:
@@ -77,12 +77,12 @@ def _ballots(verdict: JsonValue, heard: Iterable[StepRecord], task: Task) -> tup
 
 
 def _answer(value: JsonValue, task: Task) -> JsonValue:
-    """Return the answer that a branch claims; a value that is no text is one already."""
+    """Return a branch's answer; a value that is not text is an answer itself."""
     if not isinstance(value, str):
         return value
     try:
         return task.extract(value)
-    except Exception:  # tasks are plugins: one that chokes on a text finds no answer in it
+    except Exception:  # tasks are plugins: a task that fails on a text finds no answer
         return None
 
 

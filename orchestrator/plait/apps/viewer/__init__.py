@@ -1,1 +1,1 @@
-"""`plait runs view`: a run as a page with its pictures, or in other people's formats."""
+"""`plait runs view`: a run as a page with diagrams, or in the formats of other tools."""

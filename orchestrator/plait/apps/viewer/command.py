@@ -1,4 +1,4 @@
-"""`plait runs view`: a finished run as a page with its pictures, or in the formats of other people's tools."""
+"""`plait runs view`: a finished run as a page with diagrams, or in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ _WRITERS: dict[str, Callable[[Trace, bool | None, Path | None], tuple[str, int]]
     "atif": lambda made, texts, ray: (json.dumps(atif(made, texts is False), ensure_ascii=False), len(made.steps)),
     "mooncake": _write_mooncake,
 }
-"""By format: makes the content of the file, and counts what it holds."""
+"""By format: a function that returns the file's content and its number of entries."""
 
 
 def _has_display() -> bool:

@@ -1,7 +1,7 @@
 """Render a trace as one HTML file with its style, script and data; it loads nothing else.
 
-Nothing that a model or tool wrote can become markup: the data is JSON in plain ASCII without `<`, `>` and `&`, and the
-page's policy runs this one script and loads nothing. The drawing code is in `static/`.
+Text of a model or tool cannot become markup: the data is ASCII JSON without `<`, `>` and `&`, and the page's content
+security policy allows only this script and no loads. The drawing code is in `static/`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..trace.model import Segment, Trace, Vote
 MOST_TEXT = 20_000
 """Characters of one text that the page holds."""
 MOST_TOTAL = 12_000_000
-"""Characters of all texts together; beyond that each is cut shorter."""
+"""Maximum characters of all texts together; above it, each text is shortened."""
 _LEAST_TEXT = 400
 _RUNS = ("runs-1-base", "runs-2-ask", "runs-3-list", "runs-4-main")
 _SCRIPTS = ("1-base", "2-plan", "3-engines", "4-prefixes", "5-lists", "6-details", "7-main")
@@ -35,12 +35,12 @@ def page(trace: Trace) -> str:
 
 
 def live_page(trace: Trace, url: str) -> str:
-    """Return the page of a run that may not have ended: it polls `url` (a server's path) for `data_of` until then."""
+    """Return the page of a possibly active run; it polls `url` (a server's path) for `data_of` until the end."""
     return _page(trace, f' data-live="{html.escape(url)}"', "'self'")
 
 
 def runs_page() -> str:
-    """Return the page of a server's runs, which asks it for all that it shows."""
+    """Return the page of a server's runs, which requests all data from the server."""
     style, script = _asset("page.css") + _asset("runs.css"), _script(_RUNS)
     parts = {"style_hash": _hash(style), "script_hash": _hash(script), "style": style, "script": script}
     return _filled(_asset("runs.html"), parts)
@@ -70,7 +70,7 @@ def _page(trace: Trace, live: str, connect: str) -> str:
 
 def _filled(whole: str, parts: dict[str, str]) -> str:
     pieces: list[str] = []
-    while whole:  # one pass: what is put in is never read for placeholders
+    while whole:  # one pass: inserted text is not searched for placeholders
         before, _, rest = whole.partition("{{")
         name, _, whole = rest.partition("}}")
         pieces += [before, parts[name]] if rest else [before]
@@ -78,7 +78,7 @@ def _filled(whole: str, parts: dict[str, str]) -> str:
 
 
 def embedded(data: object) -> str:
-    """Return data as JSON that can stand inside a script element: ASCII, and no character that HTML gives a meaning."""
+    """Return data as JSON for a script element: ASCII without HTML's special characters."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -130,7 +130,7 @@ class _Cutter:
     def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
         texts = [len(step["text"]) + sum(len(piece["text"]) for piece in step["prompt"]) for step in steps]
         self.most = MOST_TEXT
-        # Rather all texts shorter than a page that no browser opens.
+        # Shorten all texts: no browser could open a larger page.
         while self.most > _LEAST_TEXT and sum(min(text, 2 * self.most) for text in texts) > MOST_TOTAL:
             self.most //= 2
         self.happened = 0
@@ -231,7 +231,7 @@ def _segment(segment: Segment, places: dict[str, int], cut: _Cutter) -> dict[str
 
 
 def _finite(value: Any) -> Any:
-    """Round times to the microsecond, and say numbers that JSON lacks as nothing."""
+    """Round times to the microsecond, and replace NaN and infinities by null."""
     match value:
         case float():
             return round(value, 6) if abs(value) < float("inf") else None

@@ -1,4 +1,4 @@
-"""Answers about data: texts, numbers, lists and tables, and when two are the same."""
+"""Comparison of answers about data: texts, numbers, lists and tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from plait.core.values import as_text
 
 
 def alike(answer: JsonValue, wanted: JsonValue, within: float = 0.0, ordered: bool = False) -> bool:
-    """Return whether an answer is the wanted one: texts without regard to case and spaces, numbers by their values, as
-    near as the share `within` of the wanted one, lists and rows of tables in any order unless `ordered`.
+    """Return whether an answer equals the expected one: texts ignore case and spaces, numbers may differ by the share
+    `within` of the expected value, and lists and table rows have any order unless `ordered`.
 
     >>> alike('[["Bo", 3.01], ["ann", 4]]', [["Ann", 4], ["Bo", 3]], 0.01)
     True
@@ -44,7 +44,7 @@ def _list(answer: JsonValue) -> list[JsonValue] | None:
 
 
 def _sorted(values: list[JsonValue]) -> list[JsonValue]:
-    """Return values in an order of their own: texts first, so that rows are ordered by what has to be equal."""
+    """Return values in a canonical order, texts first, so that rows are sorted by their exact parts."""
     return sorted(values, key=_rank)
 
 

@@ -1,4 +1,4 @@
-"""InterCode's rewards (arXiv 2306.14898): of a folder that commands have changed, and of a query's rows."""
+"""InterCode's rewards (arXiv 2306.14898) for a folder changed by commands, and for a query's rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ State = Mapping[str, Any]
 
 
 def of_shell(first: State, ours: State, gold: State, output: str, wanted: str) -> float:
-    """Return the reward of a shell task, in [0.01, 1]: a third each for what has changed since `first` beside what the
-    gold command changes, for the contents of new files, and for the last output.
+    """Return the reward of a shell task, in [0.01, 1]: a third each for the changes since `first` compared with the
+    gold command's changes, for the contents of new files, and for the last output.
 
-    What has changed is what git would list, as theirs asks it: folders without files are not seen, and of what was
-    there before only that it has changed is compared, not how.
+    Changes are the files that git would list, as in InterCode: folders without files are ignored, and for an existing
+    file only the fact of a change is compared.
     """
     mine, right = _changes(first, ours), _changes(first, gold)
     reward = 0.01 + round(0.33 * (1 - math.erf(len(mine ^ right))), 2)
@@ -41,7 +41,7 @@ def _changes(first: State, now: State) -> set[tuple[str, str]]:
 
 
 def _tracked(state: State) -> dict[str, tuple[str, bool]]:
-    """Return the properties of files and links that git compares: the content, and whether it may be executed."""
+    """Return the properties of files and links that git compares: the content and the executable bit."""
     modes = state["modes"]
     files = {name: (text, bool(int(modes.get(name, "644"), 8) & 0o100)) for name, text in state["files"].items()}
     return files | {name: (target, False) for name, target in state["links"].items()}
@@ -56,8 +56,8 @@ def _content(state: State, path: str) -> Any:
 
 
 def similar(one: str, other: str) -> float:
-    """Return the cosine of two texts' words of two letters and more, rare ones weighing more (TF-IDF with smoothed
-    counts of the two); of texts without such words whether they are equal.
+    """Return the cosine similarity of two texts by words of at least two letters, with smoothed TF-IDF weights; for
+    texts without such words, whether they are equal.
 
     >>> round(similar("a dog barks", "the dog barks"), 2)
     0.71
@@ -74,8 +74,8 @@ def similar(one: str, other: str) -> float:
 
 
 def of_rows(mine: Sequence[Sequence[object]], gold: Sequence[Sequence[object]]) -> float:
-    """Return the reward of a query: the share of rows that both have of those that either has, times how far the common
-    ones stand in the same order (Kendall's tau-b of their texts)."""
+    """Return the reward of a query: the intersection over union of the rows, times the agreement in order of the common
+    rows (Kendall's tau-b of their texts)."""
     one, other = [str(tuple(row)) for row in mine], [str(tuple(row)) for row in gold]
     common, union = Counter(one) & Counter(other), Counter(one) | Counter(other)
     if not union:
@@ -97,7 +97,7 @@ def _first(rows: Iterable[str], common: Counter[str]) -> list[str]:
 
 
 def _tau(one: Sequence[str], other: Sequence[str]) -> float | None:
-    """Return Kendall's tau-b of two lists of as many texts; `None` where it is not defined."""
+    """Return Kendall's tau-b of two lists of equal length; `None` if undefined."""
     pairs = sorted(zip(one, other, strict=True))
     whole = len(pairs) * (len(pairs) - 1) // 2
     alike, alike_other, both = (_ties(texts) for texts in (one, other, pairs))

@@ -1,4 +1,4 @@
-"""Environment `bash-sql`: a folder and a SQLite database that commands change, graded by what they have become."""
+"""Environment `bash-sql`: a folder and a SQLite database that commands change, graded by their final state."""
 
 from __future__ import annotations
 
@@ -249,8 +249,8 @@ class BashSqlEnvironment(Environment):
         return dict(self._state)
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
-        """Return whether the answer, what was last seen, and the state are the wanted ones. Raises `ToolError` for what
-        says nothing of any of them."""
+        """Return whether the answer, the last output and the state are as expected. Raises `ToolError` for an
+        expectation without any of these."""
         if isinstance(wanted, dict) and wanted.keys() & _GOLD:
             return await self.reward(wanted) >= 1
         if not isinstance(wanted, dict) or not wanted or not wanted.keys() <= _WANTED:
@@ -277,7 +277,7 @@ class BashSqlEnvironment(Environment):
 
     async def reward(self, wanted: JsonValue) -> float:
         """Return InterCode's reward, from 0 to 1, for `{"bash": "command"}` or `{"sql": "query"}`. Raises `ToolError`
-        for anything else, and for a query that cannot be run."""
+        for other tasks, and for an invalid query."""
         async with self._turn:
             await self._begin()
             match wanted:

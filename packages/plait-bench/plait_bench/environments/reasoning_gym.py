@@ -1,4 +1,4 @@
-"""Environment `reasoning-gym`: has the verifier of a problem's family grade its answer."""
+"""Environment `reasoning-gym`: grades an answer by the verifier of the problem's family."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ReasoningGymEnvironment"]
 
 
 class ReasoningGymEnvironment(Environment):
-    """No tools. What is wanted is the problem's entry: `{"question": …, "answer": …, "metadata": {…}}`."""
+    """No tools. The expectation is the problem's entry: `{"question": …, "answer": …, "metadata": {…}}`."""
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Return whether the family's verifier gives the full score. Raises `ToolError` without Reasoning Gym."""
@@ -25,5 +25,5 @@ class ReasoningGymEnvironment(Environment):
         score: Any = gym.get_score_answer_fn(json.loads(self.text)["family"])
         try:
             return score(answer if isinstance(answer, str) else json.dumps(answer), wanted) >= 1.0
-        except Exception:  # some verifiers raise over an answer that is not of their form
+        except Exception:  # some verifiers raise for an answer in another format
             return False

@@ -1,4 +1,4 @@
-"""States of a Countdown puzzle: which numbers are left after some steps, and whether these can reach the target."""
+"""States of a Countdown puzzle: the numbers left after some steps, and their solvability."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import combinations
 
 
 def remaining(numbers: Sequence[int], steps: Iterable[tuple[int, str, int, int]]) -> tuple[int, ...] | None:
-    """Return the numbers that exact steps leave, in descending order; `None` if a step is wrong or takes what is not
-    there."""
+    """Return the numbers left by exact steps, in descending order; `None` if a step is wrong or uses a missing
+    number."""
     left = list(numbers)
     for a, op, b, c in steps:
         for number in (a, b):
@@ -23,7 +23,7 @@ def remaining(numbers: Sequence[int], steps: Iterable[tuple[int, str, int, int]]
 
 
 def moves(numbers: tuple[int, ...]) -> list[tuple[int, str, int, int]]:
-    """Return every exact step that can be made, the larger number first: no negative result, no zero divisor."""
+    """Return every possible exact step, the larger number first, without negative results and zero divisors."""
     exact: dict[tuple[int, str, int, int], None] = {}
     for a, b in combinations(sorted(numbers, reverse=True), 2):
         for op in "+-*/":
@@ -35,7 +35,7 @@ def moves(numbers: tuple[int, ...]) -> list[tuple[int, str, int, int]]:
 
 @lru_cache(maxsize=1 << 17)
 def solvable(numbers: tuple[int, ...], target: int) -> bool:
-    """Whether some order of steps that uses all the numbers ends in the target. `numbers` are in descending order."""
+    """Return whether some sequence of steps with all numbers ends in the target. `numbers` are in descending order."""
     if len(numbers) == 1:
         return numbers[0] == target
     for step in moves(numbers):

@@ -1,4 +1,4 @@
-"""Task `bfcl`: which functions to call, and how: questions of the Berkeley Function Calling Leaderboard."""
+"""Task `bfcl`: choose function calls for questions of the Berkeley Function Calling Leaderboard."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ These functions can be called:
 
 Write the calls that answer the question, and nothing else, as a JSON list of {{"name": …, "arguments": {{…}}}}.
 
-Question: {question}"""  # the question last: small models lose what stands before a long list
+Question: {question}"""  # the question last: small models forget text before a long list
 
 
 class BfclQuestion(Frozen):
@@ -38,17 +38,17 @@ class BfclQuestion(Frozen):
     """Its category and number."""
     question: str
     function: list[dict[str, JsonValue]] = []
-    """Empty in a question of several turns: its functions come from its environment, for they are run."""
+    """Empty for a question of several turns: the environment provides and runs its functions."""
 
 
 class Bfcl(Task):
     """`{"id": …, "question": …, "function": […]}`: a question and the functions that may be called. The environment
-    `bfcl` offers them as tools, notes the calls, and has the leaderboard's own checker grade them:
+    `bfcl` offers the functions as tools, records the calls, and grades them by the leaderboard's own checker:
 
         plait eval bfcl:parallel_multiple --model smollm2 --planner llmcompiler
 
-    An answer is a list of calls: those that a planner has made, else those in its text. A question of several turns is
-    asked turn by turn, each a run of a planner that calls tools:
+    An answer is a list of calls: the planner's tool calls, else the calls in its text. Each turn of a question of
+    several turns is a separate run of a planner that calls tools:
 
         plait eval bfcl:multi_turn_base --planner react
     """
@@ -75,7 +75,7 @@ class Bfcl(Task):
             ) from None
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
-        """Return the question, with the functions if they are to be listed."""
+        """Return the question, with the functions if `listed`."""
         if not self.listed or not self._asked.function:
             return self._asked.question
         functions = "\n".join(json.dumps(function, ensure_ascii=False) for function in self._asked.function)
@@ -104,8 +104,7 @@ class Bfcl(Task):
     def drawn(
         cls, count: int, seed: int, *, set: str = "simple_python", listed: bool = True
     ) -> list[tuple[str, JsonValue]]:
-        """Return questions of a category, in an order of the seed, each with the category and the calls that are
-        right."""
+        """Return questions of a category in a seeded order, each with the category and the right calls."""
         rows = _rows(f"BFCL_v4_{set}.json")
         if not rows or not ("function" in rows[0] or "initial_config" in rows[0]):  # those of memory and the web
             near = did_you_mean(set, _categories())
@@ -127,7 +126,7 @@ def _categories() -> list[str]:
 
 
 def _rows(name: str) -> list[dict[str, JsonValue]]:
-    """Return the lines of a file of the package; none where there is no such file."""
+    """Return the lines of a package file; none for a missing file."""
     path = _data() / name
     try:
         return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line] if path.is_file() else []

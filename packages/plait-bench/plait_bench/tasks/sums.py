@@ -1,6 +1,6 @@
-"""Task `sums`: what a sum such as `14 - 3 * 4 + 9` comes to, for the bundled model `arithmetic`, which errs on purpose.
+"""Task `sums`: compute a sum such as `14 - 3 * 4 + 9`, for the bundled model `arithmetic`, which errs on purpose.
 
-Its answers are what votes need: often wrong, one right answer, checked by arithmetic.
+The task suits votes: the model is often wrong, and arithmetic checks the only right answer.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Sums(Task):
         return f"<sum> {self.skill} {' '.join(self._words)} <go>"
 
     def extract(self, text: str) -> JsonValue:
-        """Return the number after `<hit>`; a text that was cut off before it has none. A number alone is one as well:
-        what the model says when it is asked for its answer so far."""
+        """Return the number after `<hit>`; a text that was cut off before it has none. A bare number is also an answer:
+        the model writes one if asked for its current answer."""
         stated = _SAID.findall(text)
         alone = None if stated else _ALONE.fullmatch(text.strip())
         return int(stated[-1]) if stated else int(alone[1]) if alone else None

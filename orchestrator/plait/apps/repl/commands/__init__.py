@@ -7,4 +7,4 @@ from . import history, runs, settings, talk
 
 __all__ = ["COMMANDS", "Command", "find"]
 
-_GROUPS = (runs, talk, settings, history)  # importing them has entered their commands
+_GROUPS = (runs, talk, settings, history)  # importing the modules registers their commands

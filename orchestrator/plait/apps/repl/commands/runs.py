@@ -69,7 +69,7 @@ async def _why(repl: Repl, rest: str) -> None:
     if not rest:
         _why_answer(repl, turn)
         return
-    # The running run comes first, then the latest that has such a step.
+    # Search the running run first, then the latest run with such a step.
     for asked in [turn, *reversed(repl.session.turns)]:
         steps = asked.find(rest)
         if steps:
@@ -108,7 +108,7 @@ _MORE = {"pause": ": running steps continue, no new step starts; /resume"}
 
 
 def _enter(verb: Verb) -> None:
-    """Make a verb of the table a command for the running run: a word per argument, and the last one takes the rest."""
+    """Register a verb as a command for the running run: one word per argument, the last takes the rest."""
     names = [argument.name for argument in verb.arguments]
     needed = [argument.name for argument in verb.arguments if argument.required]
     usage = " ".join(name.upper() if name in needed else f"[{name.upper()}]" for name in names)
@@ -126,5 +126,5 @@ def _enter(verb: Verb) -> None:
 
 
 for _verb in VERBS.values():
-    if _verb.of_run and _verb.name != "answer":  # a question is answered by what is typed next
+    if _verb.of_run and _verb.name != "answer":  # the next input answers the question
         _enter(_verb)

@@ -63,7 +63,7 @@ async def _agent(repl: Repl, rest: str) -> None:
 
 
 def _loaded(spec: str) -> Flow:
-    """Return the agent that a file has under a name, or its only one. Raises `UsageError`."""
+    """Return a file's agent with a given name, or the file's only agent. Raises `UsageError`."""
     file, colon, name = spec.rpartition(":") if ".py:" in spec else (spec, "", "")
     if not file.endswith(".py"):
         raise UsageError(f"{spec!r} names no agent: give FILE.py:NAME, a file with `NAME = Agent(name=…)`")
@@ -100,7 +100,7 @@ async def _approve(repl: Repl, rest: str) -> None:
                 manner.set("approve", before)
                 raise
         except PlaitError:
-            pass  # of other trouble the next question will tell
+            pass  # the next question reports other errors
     repl.screen.print(
         f"approve: {', '.join(manner.request.approve) or 'none, except tools that ask for it themselves'}"
     )

@@ -1,5 +1,5 @@
-"""Environment `bfcl`: offers a question's functions, notes or makes the calls, and has the leaderboard's checker grade
-them."""
+"""Environment `bfcl`: offers a question's functions, records or runs the calls, and grades them by the leaderboard's
+checker."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MODEL = "plait"
 
 
 class BfclEnvironment(Environment):
-    """A tool for each function. In a question of one turn calling it does nothing but note the call; in one of several
-    turns (`multi_turn_base` and its like) it is run on the leaderboard's simulated services. What is wanted is
-    `{"category": …, "calls": […]}`, as the leaderboard has it."""
+    """A tool for each function. In a question of one turn, a tool only records the call; in a question of several turns
+    (such as `multi_turn_base`), it runs on the leaderboard's simulated services. The expectation is `{"category": …,
+    "calls": […]}`, as in the leaderboard."""
 
     _made: list[dict[str, JsonValue]] = PrivateAttr(default_factory=list)
 
@@ -58,11 +58,11 @@ class BfclEnvironment(Environment):
         return await self._talk.call(name, arguments)
 
     def goes_on(self, answer: str) -> Sequence[Message]:
-        """Return the user's next message, behind all messages and calls so far."""
+        """Return the user's next message after all messages and calls so far."""
         return () if self._talk is None else self._talk.goes_on(answer)
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
-        """Grade the calls that were made, else those of the answer. Raises `ToolError` without the checker."""
+        """Grade the recorded calls, else the answer's calls. Raises `ToolError` without the checker."""
         if not isinstance(wanted, dict) or not isinstance(wanted.get("calls"), list):
             raise ToolError('write what a question wants as {"category": …, "calls": […]}')
         if self._talk is not None:
@@ -75,8 +75,8 @@ class BfclEnvironment(Environment):
 
 
 def graded(functions: list[Any], calls: list[Any], wanted: Mapping[str, Any]) -> bool:
-    """Return what the leaderboard's checker says of calls `[{name: arguments}, …]`. In the categories of relevance it
-    counts alone whether there is a call."""
+    """Return the checker's result for calls `[{name: arguments}, …]`. The relevance categories only check whether there
+    is a call."""
     category = str(wanted["category"])
     if "relevance" in category:
         return bool(calls) != ("irrelevance" in category)
@@ -92,8 +92,8 @@ def graded(functions: list[Any], calls: list[Any], wanted: Mapping[str, Any]) ->
 
 @cache
 def _checker() -> tuple[Any, Any]:
-    """Return the package's `ast_checker` and `Language`. Its table of models imports the clients of all providers; the
-    checker reads of it whether a model writes dots in names as `_`, which ours does not."""
+    """Return the package's `ast_checker` and `Language`. A stub replaces its table of models, which imports all
+    providers' clients; the checker only reads whether a model writes dots as `_`."""
     table = "bfcl_eval.constants.model_config"
     if table not in sys.modules:
         module: Any = ModuleType(table)
@@ -110,8 +110,8 @@ def _checker() -> tuple[Any, Any]:
 
 
 def schema(kind: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """Return a function's parameters as JSON schema: the leaderboard has types of Python, Java and JavaScript. Values
-    of a type that JSON lacks are texts."""
+    """Convert a function's parameters from types of Python, Java and JavaScript to JSON schema. Types that JSON lacks
+    become texts."""
     out: dict[str, Any] = {
         key: part for key, part in kind.items() if key in ("description", "enum", "required", "default")
     }

@@ -1,5 +1,5 @@
-"""A question of several turns: the leaderboard's simulated services, what the user says turn by turn, and their
-checker, which makes all calls again and compares what the services have become."""
+"""A question of several turns: the leaderboard's simulated services, the user's messages, and the leaderboard's
+checker, which repeats all calls and compares the final states of the services."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class BfclConversation:
-    """One question, by its id in the package. Raises `ToolError` without the package, and for an id that it lacks."""
+    """One question, by its id in the package. Raises `ToolError` without the package, and for an unknown id."""
 
     def __init__(self, id: str) -> None:
         constants: Any = _module("constants.executable_backend_config")
@@ -36,7 +36,7 @@ class BfclConversation:
         self.messages: list[Message] = []
         """What was said, without the user's next words."""
         self.made: list[list[str]] = [[]]
-        """Calls of each turn as Python writes them, which is how the checker takes them."""
+        """Calls of each turn in Python syntax, as the checker expects."""
         self.results: list[str] = []
         """What the calls have returned, in their order."""
         self._order = asyncio.Lock()
@@ -55,7 +55,7 @@ class BfclConversation:
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """What may be called in this turn: some questions hold functions back until a later one."""
+        """Functions of this turn: some questions reveal functions only in a later turn."""
         held = {name for turn, names in self.row.get("missed_function", {}).items() if int(turn) > self.turn
                 for name in names}  # fmt: skip
         return [function for function in self._functions if function["name"] not in held]
@@ -68,8 +68,8 @@ class BfclConversation:
         return _module("constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
 
     async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> str:
-        """Call a function and return its result, as the leaderboard tells it, errors too. One call at a time, in the
-        order in which they came: a folder is entered before a file is made in it."""
+        """Call a function and return its result or error in the leaderboard's format. Calls run one at a time in order
+        of arrival, because later calls may depend on earlier ones."""
         async with self._order:
             text = written(name, arguments)
             try:
@@ -90,7 +90,7 @@ class BfclConversation:
             return told
 
     def goes_on(self, answer: str) -> Sequence[Message]:
-        """Return the conversation with the user's next words, after an answer; empty where there are none."""
+        """Return the conversation with the user's next message after an answer; empty without a next message."""
         if self.turn + 1 >= len(self.row["question"]):
             return ()
         if not self.made[-1]:
@@ -101,12 +101,12 @@ class BfclConversation:
         return (*self.messages, user(self.asked()))
 
     def graded(self, right: Sequence[Sequence[str]]) -> bool:
-        """Return what the checker says of the calls. A conversation that did not come to its last turn is wrong."""
+        """Return the checker's result for the calls. A conversation that did not reach its last turn is wrong."""
         if len(self.made) != len(right):
             return False
         checker: Any = _module("eval_checker.multi_turn_eval.multi_turn_checker")
         services: Any = _module("eval_checker.multi_turn_eval.multi_turn_utils")
-        run = f"plait_{uuid.uuid4().hex}"  # the checker keeps services in its module, by this name
+        run = f"plait_{uuid.uuid4().hex}"  # the checker stores services in its module under this name
         steps = [[[call] for call in turn] for turn in self.made]
         try:
             verdict = checker.multi_turn_checker(steps, right, self.row, self.row["id"].rpartition("_")[0], run)
@@ -117,8 +117,8 @@ class BfclConversation:
 
 
 def written(name: str, arguments: Mapping[str, JsonValue]) -> str:
-    """Return a call as Python writes it. The checker evaluates it, so nothing but names and values may stand in it.
-    Raises `ToolError` for a name that is none."""
+    """Return a call in Python syntax. The checker evaluates the call, so it may only contain names and values. Raises
+    `ToolError` for an invalid name."""
     if wrong := next((word for word in (name, *arguments) if _NAME.fullmatch(word) is None), None):
         raise ToolError(f"{wrong!r} does not name a function or an argument")
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"

@@ -1,5 +1,5 @@
-"""Task `bash-sql`: ask or change a folder and a SQLite database by commands; what counts is the answer, or their state
-in the end."""
+"""Task `bash-sql`: query or change a folder and a SQLite database by commands, graded by the answer or the final
+state."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class BashSqlProblem(Frozen):
     tables: bool = False
     """Each CSV file is a table of `data.db` too, named as it."""
     at_root: tuple[str, ...] = ()
-    """Names in the folder that are reached from `/` too: `testbed` as `/testbed`."""
+    """Names in the folder that are also available below `/`: `testbed` as `/testbed`."""
 
 
 class BashSql(Task):
-    """`{"prompt": …, "files": {"name": "text"}, "sql": "create table …"}`: to be done with the tools `look`, `query`,
-    `bash` and `sql` of the environment `bash-sql`, which grades by the answer or the state. Nothing is run here, so
-    `verify` cannot tell. The answer is the last line that the model writes. Problems are generated, or those of a
-    clone of InterCode:
+    """`{"prompt": …, "files": {"name": "text"}, "sql": "create table …"}`: a problem for the tools `look`, `query`,
+    `bash` and `sql` of the environment `bash-sql`, which grades the answer or the state. The task runs nothing, so
+    `verify` returns `None`. The answer is the model's last line. Problems are generated, or come from a clone of
+    InterCode:
 
         plait eval bash-sql:set=intercode/data/nl2bash/nl2bash_fs_1.json
     """
@@ -82,7 +82,7 @@ class BashSql(Task):
 
     @classmethod
     def drawn(cls, count: int, seed: int, set: str = "") -> list[tuple[str, JsonValue]]:
-        """Return problems, generated or of a file in an order of the seed, each with what is wanted."""
+        """Return problems, generated or from a file in a seeded order, each with the expected outcome."""
         if not set:
             return [(problem.text, problem.wanted) for problem in drawn(count, seed)]
         problems = problems_in(set)

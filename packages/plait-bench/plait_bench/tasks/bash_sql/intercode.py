@@ -1,4 +1,4 @@
-"""Reads InterCode's problems, of a clone of princeton-nlp/intercode: shell commands over a folder, and SQL queries."""
+"""Reads InterCode's problems from a clone of princeton-nlp/intercode: shell commands on a folder, and SQL queries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plait.core.errors import TaskError
 
 _SHELL = re.compile(r"nl2bash_fs_(\d)\.json")
 _DUMPS = {"ic_spider_dev.json": "ic_spider_dbs.sql"}
-"""The files of queries whose databases are beside them, and that are SQL (those of WikiSQL lack their quotes)."""
+"""Files of valid SQL queries with their databases in the same folder (the queries of WikiSQL lack quotes)."""
 _PIECE = re.compile(r"""'(?:[^'\\]|\\.|'')*'|--[^\n]*|/\*.*?(?:\*/|\Z)|;|[^';/-]+|.""", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 _CUT = re.compile(
@@ -56,7 +56,7 @@ def _joined(gold: str | list[str]) -> str:
 
 @lru_cache(maxsize=2)
 def _databases(dump: str) -> dict[str, str]:
-    """Return SQLite statements that make each database of a dump of MySQL; under the empty name what has none."""
+    """Return the SQLite statements per database of a MySQL dump; the empty name has those without a database."""
     databases: dict[str, list[str]] = {}
     name = ""
     for statement in _statements(_text(Path(dump))):
@@ -87,8 +87,8 @@ def _statements(text: str) -> list[str]:
 
 
 def _table(statement: str) -> str:
-    """Return a table's columns and primary key as SQLite takes them; keys and foreign keys are left out. Texts are
-    equal as there, whatever their case."""
+    """Return a table's columns and primary key for SQLite, without other keys and foreign keys. Texts compare without
+    case, as in MySQL."""
     head, *lines = statement.rpartition(")")[0].splitlines()
     kept = [line.strip().rstrip(",") for line in lines if line.strip() and not _KEY.match(line.strip())]
     plain = _LENGTH.sub("", _CUT.sub("", _TYPE.sub("text", ",\n".join(kept))))

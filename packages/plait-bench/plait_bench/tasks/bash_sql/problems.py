@@ -1,4 +1,4 @@
-"""Generates problems of `bash-sql` with a known solution. The wanted state is computed here, not by the solution."""
+"""Generates problems of `bash-sql` with a known solution. The generator computes the expected state itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SqlProblem:
     text: str
     """The task's text."""
     solution: tuple[tuple[str, str], ...]
-    """Calls that solve it: `("bash", "rm a.txt")`, `("sql", "delete from …")`."""
+    """Calls that solve the problem: `("bash", "rm a.txt")`, `("sql", "delete from …")`."""
     wanted: JsonValue
     """The state in the end."""
 

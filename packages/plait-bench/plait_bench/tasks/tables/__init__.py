@@ -31,7 +31,7 @@ class Tables(Task):
     """`what is the sum of Ardan's owner's age and 31?`: look-ups, arithmetic, comparisons, most and least,
     counts and conditions (`plait_bench.tasks.tables.language`).
 
-    An answer is a number, a name, or `true` or `false`. The tools that know the facts come with the task.
+    An answer is a number, a name, or `true` or `false`. The task provides the tools that know the facts.
     """
 
     seed: int = Field(default=0, description="Another seed, another choice: of facts.")
@@ -64,12 +64,12 @@ class Tables(Task):
         return self._shown
 
     def chat(self) -> bool:
-        """Put prompts through the model's chat template, which leaves them as they are, but cuts them as a whole."""
+        """Render prompts by the model's chat template, which keeps their text but tokenizes it as a whole."""
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the number, name, `true` or `false` that a text is, or else the last one in it, or `None`. `not true`
-        is `false`."""
+        """Return the text if it is a number, name, `true` or `false`; else the last of these in the text, or `None`.
+        `not true` is `false`."""
         answers = _ANSWER.findall(text.replace("\N{MINUS SIGN}", "-"))
         if not answers:
             return None

@@ -1,11 +1,11 @@
-"""The closed language of questions over tables: what a question is, how it is written, and how it is read.
+"""The closed language of questions over tables: syntax tree, writer and parser.
 
     what is the sum of Ardan's owner's age and 31?
     which of Ardan, Brefik and Corlom's twin has the most income?
     if Ardan's age is above 40 then Ardan's debt else Brefik's budget?
 
-Every construct has one place for each of its parts, so a question has one meaning and is read without looking ahead.
-`the age of the owner of Ardan` is read as `Ardan's owner's age`, which is how it is written: in the order of the calls.
+Every construct has one place for each part, so a question is unambiguous and parsed without lookahead. `the age of the
+owner of Ardan` is parsed as `Ardan's owner's age`, the written form, which has the order of the calls.
 """
 
 from __future__ import annotations
@@ -313,8 +313,8 @@ def _value(source: _Words) -> Value:
 def slots(text: str) -> tuple[str, dict[str, str]]:
     """Return a question with its names and numbers replaced by slots, and the meaning of each slot.
 
-    Names become `s0`, `s1`, … and numbers `n0`, `n1`, … by first appearance (delexicalisation): a model that plans need
-    not know what they are. Raises `TaskError` for more than ten of a kind.
+    Names become `s0`, `s1`, … and numbers `n0`, `n1`, … by first appearance (delexicalisation): a planning model need
+    not know the names. Raises `TaskError` for more than ten of a kind.
 
     >>> slots("is the age of Ardan above 40?")
     ("is s0's age above n0?", {'s0': 'Ardan', 'n0': '40'})

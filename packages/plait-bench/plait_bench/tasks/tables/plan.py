@@ -1,4 +1,4 @@
-"""What a question takes: its calls in order, what the tools do, and the answer. The calls are the rule-based plan."""
+"""A question's rule-based plan (its calls in order), the tools' functions, and the answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CallRef:
 
 
 Argument = str | CallRef | tuple["str | CallRef", ...]
-"""A name, a field or a number as the question writes it, an earlier result, or a list of these."""
+"""A name, field or number of the question, an earlier result, or a list of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TableCall:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Tables of invented facts, the same for a seed: every field of every name, known or not, has a value."""
+    """Tables of invented facts, determined by a seed: every field of any name has a value."""
 
     seed: int = 0
 
@@ -82,8 +82,8 @@ class Facts:
 
 
 def calls(question: Question) -> list[TableCall]:
-    """Return the calls that answer a question, each after those that it needs, in the question's order. The last one
-    is the answer."""
+    """Return the calls that answer a question, each after its needs, in the question's order. The last call gives the
+    answer."""
     out: list[TableCall] = []
 
     def add_call(tool: str, *args: Argument) -> CallRef:
@@ -182,7 +182,7 @@ def _number(value: JsonValue) -> int:
 
 
 def answer(question: Question, facts: Facts, stands_for: Mapping[str, str] | None = None) -> JsonValue:
-    """Return the right answer. It is worked out from the question itself, not from `calls`, and so can check them.
+    """Return the right answer. The answer is computed from the question, not from `calls`, so it can check the calls.
     `stands_for` maps the question's slots to their meaning."""
     meaning = stands_for or {}
 

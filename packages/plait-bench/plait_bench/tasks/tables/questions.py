@@ -1,4 +1,4 @@
-"""Random questions of the language, with as many calls as are wanted, and which of them are for testing."""
+"""Random questions of the language with a given number of calls, and their test split."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ _KINDS = ("find", "find", "find", "who", "is", "which", "which", "total", "count
 
 
 def is_test(text: str) -> bool:
-    """Whether a question belongs to the test split, one in ten: by its text with slots, so that a question of the test
-    split is not trained on with other names and numbers either. `s0's owner's age` counts as `the age of the owner of
-    s0`."""
+    """Return whether a question belongs to the test split (one in ten), by its text with slots: training thus excludes
+    test questions with other names and numbers too. `s0's owner's age` equals `the age of the owner of s0`."""
     return zlib.crc32(_OWNED.sub(_of, slots(text)[0]).encode()) % 10 == 0
 
 
@@ -48,7 +47,7 @@ def _of(match: re.Match[str]) -> str:
 
 
 def draw(rng: random.Random, size: int | None = None, most: int = MOST_CALLS) -> Question:
-    """Return a random question that takes `size` calls, or else 1..`most`."""
+    """Return a random question with `size` calls, by default 1..`most`."""
     while True:
         question = _draw(rng)
         takes = len(calls(question))
@@ -96,7 +95,7 @@ def _value(rng: random.Random, depth: int, numbers: bool = True) -> Value:
     if depth:
         name = rng.choice(list(OPERATIONS))
         left = _value(rng, rng.randint(0, depth - 1), numbers=False)
-        if name == "product":  # by a small number, so that results keep few digits
+        if name == "product":  # a small number keeps results short
             return Operation(name, left, Number(str(rng.randint(2, 20))))
         return Operation(name, left, _value(rng, rng.randint(0, depth - 1)))
     if numbers and rng.random() < 0.4:

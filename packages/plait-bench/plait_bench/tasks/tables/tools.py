@@ -39,13 +39,12 @@ def names_in(part: object) -> Iterator[str]:
 def made_tools(
     text: str, seed: int = 0, latency: tuple[float, float] = LATENCY, failing: float = 0.0
 ) -> list[Tool[..., object]]:
-    """Return the tools for a question; they read names and numbers as well as the slots that stand for them.
+    """Return the tools for a question. Their arguments may be names, numbers or slots.
 
     Args:
-        text: the question.
-        seed: which facts, as of the task `tables`.
-        latency: least and most seconds of a look-up; what each takes is fixed by field and name.
-        failing: share of look-ups that fail the first time that they are made; the second time they do not.
+        text: the question. seed: seed of the facts, as in the task `tables`. latency: minimum and maximum seconds of a
+        look-up; field and name determine each latency. failing: share of look-ups that fail the first time and succeed
+        the second time.
     """
     meaning = slots(text)[1]
     facts, tried = Facts(seed), Counter[tuple[str, str]]()
