@@ -1,4 +1,4 @@
-"""Limits on what runs, groups of steps and steps may use."""
+"""Limits on the usage of runs, groups of steps and steps."""
 
 from __future__ import annotations
 

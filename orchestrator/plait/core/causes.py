@@ -52,7 +52,7 @@ _WORDS: dict[Cause, str] = {
     "client-gone": "the client went away",
     "closed": "the orchestrator was closed",
 }
-"""What people read where nothing more is known."""
+"""Default sentences without further details."""
 
 _ABOUT: dict[Cause, str] = {
     "retried": "{}, which expanded into it, is tried again",

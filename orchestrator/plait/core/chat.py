@@ -29,7 +29,7 @@ from .tools.calls import CLOSE, OPEN, call_text, loads, read_calls_in
 from .values import Frozen, StepName, split_reasoning, writable
 
 MOST_CALLS = 128
-"""Calls of one turn; those beyond stay text."""
+"""Maximum calls of one turn; further calls stay text."""
 
 
 class TextPart(Frozen):
@@ -40,7 +40,7 @@ class TextPart(Frozen):
 
 
 class ImageUrl(Frozen):
-    """Where an image is."""
+    """Location of an image."""
 
     url: str = Field(min_length=1)
     """An `https:` address, or the image itself as `data:image/…;base64,…`."""
@@ -114,17 +114,17 @@ class Message(Frozen):
     content: Content = None
     """Text, or parts. Only an assistant message with tool calls may omit the content."""
     name: str | None = Field(default=None, max_length=200, exclude_if=lambda name: name is None)
-    """Who speaks, where several do."""
+    """Name of the speaker among several."""
     tool_calls: tuple[MessageToolCall, ...] = Field(default=(), exclude_if=lambda calls: not calls)
-    """Of an assistant."""
+    """Tool calls of an assistant."""
     tool_call_id: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of a tool: which call this is the result of."""
+    """For a tool: id of the call with this result."""
     reasoning: str = Field(
         default="",
         validation_alias=AliasChoices("reasoning", "reasoning_content"),
         exclude_if=lambda reasoning: not reasoning,
     )
-    """Of an assistant: what it thought before it spoke."""
+    """For an assistant: its reasoning before the text."""
     said: str = Field(default="", exclude_if=lambda value: not value)
     """For an assistant's turn of this run: the model's raw text with reasoning and calls. The machine sets it, so that
     a call can continue the turn token for token."""
@@ -155,7 +155,7 @@ class Message(Frozen):
 
     @property
     def images(self) -> int:
-        """How many images it has."""
+        """Number of images."""
         return sum(isinstance(part, ImagePart) for part in self.parts)
 
     def as_json(self) -> dict[str, JsonValue]:

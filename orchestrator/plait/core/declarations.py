@@ -20,11 +20,11 @@ from .values import Frozen
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """How near a published method is to its authors' code."""
+    """Fidelity of a published method to its authors' code."""
 
     kind: Literal["exact", "variant", "idea", "formula"]
     differs: str = ""
-    """What differs; a variant must say it."""
+    """Differences, required for a variant."""
     oracles: tuple[str, ...] = ()
     """Files in `tests/oracles` that hold the authors' results."""
     paper: str = ""

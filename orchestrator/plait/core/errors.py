@@ -112,7 +112,7 @@ class TaskError(UsageError):
 
 
 class WorldError(PlaitError):
-    """It was run, and did not work."""
+    """The run or step started and failed."""
 
     code = "world-error"
 
@@ -227,7 +227,7 @@ class Denied(ToolError):
 
 
 class PlannerError(WorldError):
-    """A planner could not make a plan of what it was given."""
+    """A planner could not make a plan from its input."""
 
     code = "planner-error"
 
@@ -277,7 +277,7 @@ class FailedRun(Protocol):
 
 
 class RunFailed(WorldError):
-    """The run ended without an answer. `failure` says why."""
+    """The run ended without an answer. `failure` has the reason."""
 
     code = "run-failed"
 

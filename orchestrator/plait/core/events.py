@@ -53,7 +53,7 @@ class Hints:
     burst: str = ""
     """Equal for siblings that begin with the same context; empty without siblings."""
     burst_size: int = 1
-    """How many they are."""
+    """Number of siblings."""
     program: str = ""
     """The client's session, which all its runs share; empty without one."""
     origin: str = ""
@@ -204,7 +204,7 @@ class WorkerUp(_Record):
     reports: int | None = None
     """Maximum tokens between two reports of a job with `Job.report`; `None`: the worker may not report."""
     counts_tokens: bool = False
-    """It can count the tokens of a prompt before it runs it."""
+    """Whether the worker can count a prompt's tokens in advance."""
     prices: dict[str, Price] = field(default_factory=dict[str, Price])
     """What its models cost, by name; under no name that of any other."""
 
@@ -250,7 +250,7 @@ class Counted(_Record):
     at: float
     step: str
     tokens: Annotated[int, Field(ge=0)] | None = None
-    """`None`: it cannot tell."""
+    """`None`: unknown."""
 
 
 @dataclass(slots=True)
@@ -343,7 +343,7 @@ class Dispatch(_Record):
     worker: str
     job: Job
     reason: str = ""
-    """Why there, if a policy said so."""
+    """The policy's reason for the placement, if any."""
 
 
 @dataclass(slots=True)
@@ -390,15 +390,15 @@ class WakeAt(_Record):
 
 @dataclass(slots=True)
 class Finish(_Record):
-    """The run is over: nothing of it is live any more. Sent once."""
+    """The run has ended without live attempts. Sent once."""
 
     kind: Literal["finish"] = field(default="finish", kw_only=True)
     run: str
     status: Status
     result: Result | None = None
-    """Of the output step, if it has one."""
+    """Result of the output step, if any."""
     failure: Failure | None = None
-    """Why there is no answer, or not a whole one."""
+    """Why the answer is missing or partial."""
     partial: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
     """Values of finished steps by step id, if the run has no answer."""
     usage: Usage = NO_USAGE

@@ -84,7 +84,7 @@ class StepOptions(TypedDict, total=False):
     """Options that every step of a flow accepts."""
 
     name: str
-    """By default its kind and a number."""
+    """Default: the step's kind and a number."""
     label: str
     budget: Budget | None
     priority: int
@@ -104,7 +104,7 @@ class Context:
 
     def __init__(self, host: FlowHost, brief: PlanningContext, planner: str) -> None:
         self.brief = brief
-        """The request, its task, and the tools there are."""
+        """The request, its task, and the available tools."""
         self._inner: Inner | None = None
         self._tools = brief.tools  # of the run; `brief.tools` are this flow's
         self.host: FlowHost = host

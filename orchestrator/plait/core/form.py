@@ -64,7 +64,7 @@ class Form(Frozen):
 
     @property
     def words(self) -> str:
-        """How a model is asked for it."""
+        """The prompt text that asks a model for the form."""
         schema = json.dumps(self.schema_, ensure_ascii=False)
         return f"Answer with one JSON object and nothing else. It has to fit this JSON schema:\n{schema}"
 

@@ -154,7 +154,7 @@ def _continued_step(step: Step) -> str | None:
 
 
 def _describe_step(step: Step) -> str:
-    """Say in a few words what a step does."""
+    """Summarise a step's operation in a few words."""
     match step.op:
         case ModelCall(after=after, sampling=sampling):
             what = f"think <= {sampling.max_tokens} tokens" + (f" after {after}" if after else "")

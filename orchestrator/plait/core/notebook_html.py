@@ -12,7 +12,7 @@ _TEXT = 300
 
 
 def escape_text(text: str) -> str:
-    """Return a text as HTML shows it, cut where it is long."""
+    """Return a text escaped for HTML; a long text is shortened."""
     return escape(text if len(text) <= _TEXT else f"{text[:_TEXT]}…")
 
 

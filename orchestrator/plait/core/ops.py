@@ -35,7 +35,7 @@ class Plugin(Frozen):
 
     @property
     def plain(self) -> bool:
-        """Whether it is a name alone, which can name no Python code."""
+        """Whether it is a plain name, which cannot name Python code."""
         return not self.options and ":" not in self.name
 
     @classmethod
@@ -217,12 +217,12 @@ class ModelCall(Frozen):
     context: tuple[Part, ...] = Field(default=(), exclude_if=lambda context: not context)
     """For a continued conversation: all messages so far, as the engine read and wrote them. Set by the machine."""
     heard: int = Field(default=0, ge=0, exclude_if=lambda heard: not heard)
-    """How many of the messages `context` covers. Set by the machine."""
+    """Number of messages in `context`. Set by the machine."""
     begin: str = ""
     """With `chat`: text at the start of the model's turn. It belongs to the prompt, so the value excludes it. A server
     without this feature does not get the text, so a prompt that relies on it must also ask for it."""
     sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
-    """How its tokens are sampled: what its sources set, resolved."""
+    """Sampling parameters, resolved from all sources."""
     stream: bool | None = Field(default=None, exclude_if=lambda stream: stream is None)
     """Whether the worker streams the text, which costs CPU time per token. `None`: only if a policy with `needs_stream`
     or a follower of the run reads the stream. `True`: always, for a reader or merge that reads unfinished text.
@@ -358,7 +358,7 @@ class Join(Frozen):
     the same, but also merges if no branch is done, for merges that read how the branches ended. A join without branches
     ends at once; a plan can thus contain a value that no step made."""
     quorum: int | None = Field(default=None, ge=1)
-    """How many branches must be done, for `on_failure="quorum"`."""
+    """Required number of finished branches, for `on_failure="quorum"`."""
     deadline: float | None = Field(default=None, gt=0)
     """Seconds after the step entered the plan. Then the join closes with the finished branches, or fails if too few are
     done (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""

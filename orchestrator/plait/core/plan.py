@@ -67,7 +67,7 @@ class Step(Frozen):
     priority: int = 0
     """Smaller runs first, before any policy's rank."""
     side_effects: bool = False
-    """The call changes the world: it is never tried a second time."""
+    """Whether the call has side effects: it is never retried."""
     label: str = ""
     """A few words for people."""
     role: str = Field(default="", exclude_if=lambda role: not role)
@@ -86,7 +86,7 @@ class Step(Frozen):
 
     @property
     def feeds_reader(self) -> bool:
-        """Whether its planner's reader gets its text while it is written."""
+        """Whether the planner's reader gets the streamed text."""
         return self.expands and self.op.kind == "think" and bool(self.op.stream)
 
     def token_cost(self) -> float:

@@ -79,7 +79,7 @@ class CallOptions(SamplingOptions, total=False):
     """Default: the value of the request's task. For a continued trajectory: whether the prompt is the conversation's
     next message; by default, the prompt is appended as text."""
     messages: Sequence[Message]
-    """Before the prompt; by default those of the request."""
+    """Messages before the prompt; default: the request's."""
     begin: str
     """The start of the model's turn in a chat, or the end of a plain-text prompt. Some servers do not support `begin`,
     and some models repeat it; readers accept both."""
@@ -209,12 +209,12 @@ def pass_through(
 
 @dataclass(frozen=True, slots=True)
 class OnResult:
-    """A reader that reads a step's result, and nothing before."""
+    """A reader of a step's final result only."""
 
     read: Callable[[Result], Plan | None]
 
     def feed(self, delta: str) -> Sequence[Plan]:
-        """Return nothing: there is more to come."""
+        """Return no patch: the text is incomplete."""
         return ()
 
     def close(self, result: Result) -> Plan | None:
@@ -229,7 +229,7 @@ class OnBranches:
     read: Callable[[Result, Sequence[Branch]], Plan | None]
 
     def feed(self, delta: str) -> Sequence[Plan]:
-        """Return nothing: a join has no text."""
+        """Return no patch: a join has no text."""
         return ()
 
     def close(self, result: Result) -> Plan | None:

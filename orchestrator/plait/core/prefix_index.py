@@ -28,11 +28,11 @@ class _Node:
     def __init__(self, edge: bytes, parent: _Node | None, holders: int = 0) -> None:
         self.edge, self.parent, self.holders = edge, parent, holders
         self.children: dict[int, _Node] | None = None
-        """By the first byte of their edges."""
+        """Children by the first byte of their edges."""
 
 
 class _Cache:
-    """What one worker is believed to hold."""
+    """The assumed cache contents of one worker."""
 
     __slots__ = (
         "bit", "block", "bytes_a_token", "contexts", "order", "read", "remembered", "reports", "room", "tells", "told",
@@ -47,9 +47,9 @@ class _Cache:
         self.used = 0
         """Bytes of these pieces."""
         self.told: int | None = None
-        """Tokens that it says it holds."""
+        """Number of cached tokens reported by the worker."""
         self.room = 1.0
-        """Share of that which it is seen to hold."""
+        """Observed share of the assumed contents."""
         self.reports = False
         """Whether the worker has ever reported cached tokens; until then, a report of none is ignored."""
         self.read, self.bytes_a_token = (0, 0), float(BYTES_A_TOKEN)
@@ -63,7 +63,7 @@ class _Cache:
 
     @property
     def most(self) -> float:
-        """Bytes that it holds."""
+        """Number of bytes held."""
         if self.tells:
             return math.inf
         return self.room * (UNKNOWN if self.told is None else self.told * self.bytes_a_token)
@@ -156,7 +156,7 @@ class PrefixIndex:
         return had
 
     def is_reported(self, worker: str, attempt: int) -> bool:
-        """Whether a worker may tell of the context of an attempt."""
+        """Return whether a worker may report an attempt's context."""
         return attempt in self._cache(worker).contexts
 
     def set_scale(self, worker: str, attempt: int, scale: float) -> None:
@@ -271,7 +271,7 @@ class PrefixIndex:
             self._drop(cache)
 
     def _drop(self, cache: _Cache) -> None:
-        """Let a worker hold its least recently used piece no longer."""
+        """Evict a worker's least recently used piece."""
         self._remove(cache, next(iter(cache.order)))
 
     def _empty(self, cache: _Cache) -> None:
@@ -345,7 +345,7 @@ class PrefixTree:
     def __init__(self) -> None:
         self._root: _Edges = {}
         self.size: int = 0
-        """Units that it holds."""
+        """Number of stored units."""
 
     def add(self, units: Iterable[Hashable]) -> int:
         """Enter a context and return the number of units at its end that no earlier context has.

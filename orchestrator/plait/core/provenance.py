@@ -46,7 +46,7 @@ class Provenance(Frozen):
 
     @classmethod
     def of(cls, request: Request, plait: str, models: Iterable[str], tools: Iterable[ToolSpec]) -> Self:
-        """Return that of a request as it is run."""
+        """Return the provenance of an effective request."""
         return cls(
             plait=plait,
             models=tuple(sorted(set(models))),

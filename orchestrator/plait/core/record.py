@@ -47,12 +47,12 @@ class StepRecord(PlannedStep):
 
     state: str = "waiting"
     moves: tuple[Change, ...] = ()
-    """Oldest first. Before the first it is waiting."""
+    """Moves, oldest first. The initial state is waiting."""
     entered: float = 0.0
-    """When it entered the plan, where that was written down."""
+    """Time when the step entered the plan, if recorded."""
     tries: int = 0
     usage: Usage = NO_USAGE
-    """Of the attempt whose result it kept."""
+    """Usage of the attempt with the final result."""
     spent: Usage = NO_USAGE
     """Usage of all ended attempts, including cancelled and failed ones."""
     tokens: int = 0
@@ -72,16 +72,16 @@ class StepRecord(PlannedStep):
     data: JsonValue = None
     """For a join: what its merge measured, for programs (`Verdict.data`)."""
     cause: Cause | None = None
-    """Why it was given up, if it was."""
+    """Cause of the cancellation, if any."""
     error: str = ""
     """Code of the error that it failed with (docs/errors.md), if it did."""
     failure: Failure | None = None
     logprob: float | None = None
     """Mean log-probability (nats) of its tokens, if asked for."""
     signals: Signals | None = None
-    """How sure the model was, if asked for."""
+    """The model's confidence, if requested."""
     plan: Step | None = None
-    """What the plan says of it."""
+    """The step's plan entry."""
 
     @property
     def path(self) -> str:
@@ -101,22 +101,22 @@ class StepRecord(PlannedStep):
 
     @property
     def worker(self) -> str | None:
-        """Who ran it last."""
+        """The last worker of the step."""
         return next((reason for _, state, reason in reversed(self.moves) if state == "running"), None)
 
     @property
     def ready_at(self) -> float | None:
-        """When it was last ready to run."""
+        """Time when the step was last ready to run."""
         return self.when("ready")
 
     @property
     def started_at(self) -> float | None:
-        """When it was last sent to a worker."""
+        """Time when the step was last sent to a worker."""
         return self.when("running")
 
     @property
     def ended_at(self) -> float | None:
-        """When it ended."""
+        """Time of the step's end."""
         return self.moves[-1][0] if self.moves and self.ended else None
 
     @property

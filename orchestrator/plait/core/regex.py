@@ -66,7 +66,7 @@ class ExpressionMatch:
     groups: Sequence[str | None]
     """The text of each group; `None` of one that took no part."""
     named: Mapping[str, str | None]
-    """The same of those with names."""
+    """The text of each named group."""
 
 
 class Expression:

@@ -132,13 +132,13 @@ class Request(Frozen):
     task: _Plugin = Plugin.model_construct({"name"}, name="plain")
     """Interpretation of the text: the prompt for the model, the extraction and the check of the answer."""
     planner: _Plugin = Plugin.model_construct({"name"}, name="single")
-    """How the work is split."""
+    """The planner, which splits the work."""
     policies: Annotated[tuple[_Plugin, ...], BeforeValidator(_policies)] = ()
     """Policies: their ranks are compared in sequence, the first to name a worker places the step, all may prune."""
     merge: _Plugin | None = Field(default=None, exclude_if=lambda merge: merge is None)
     """How branches become one answer, for planners that have this option."""
     n: int | None = Field(default=None, ge=1, exclude_if=lambda n: n is None)
-    """How many branches, for planners that have such an option."""
+    """Number of branches, for planners with this option."""
     generation: Generation = Field(
         default=_GENERATION, exclude_if=lambda generation: generation is _GENERATION or generation == _GENERATION
     )
@@ -177,13 +177,13 @@ class Request(Frozen):
     priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=lambda priority: not priority)
     """Added to the priority of each step. Waiting steps with a smaller number start first, regardless of fairness."""
     seed: int = 0
-    """Of all sampling."""
+    """Random seed for all sampling."""
     model: str | None = Field(default=None, exclude_if=lambda model: model is None)
     """Model for steps that name no model (`ModelCall.model`)."""
     salt: str = Field(default="", exclude_if=lambda salt: not salt)
     """Cache salt of all steps without their own (`ModelCall.salt`). Salts isolate tenants."""
     tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
-    """Who asks, where a server has several tenants."""
+    """The calling tenant of a server."""
     rights: Rights = Field(default=_RIGHTS, exclude_if=lambda rights: rights is _RIGHTS or rights == _RIGHTS)
     """Rights of the run's steps, with any planner. A server sets the rights."""
     session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)

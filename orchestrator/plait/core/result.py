@@ -115,11 +115,11 @@ class Failure(Frozen):
     """The cause and, where there is one, the remedy."""
     retryable: bool = False
     lost: bool = False
-    """The worker went away: this says nothing about the step itself."""
+    """Whether the worker was lost; the step is not at fault."""
     usage: Usage = NO_USAGE
     """The attempt's usage before the failure, if known. The driver moves the usage into `Failed.usage`."""
     cause: Cause | None = Field(default=None, exclude_if=lambda cause: cause is None)
-    """Of what was given up: why."""
+    """Cause of a cancellation."""
     frames: str = Field(default="", exclude_if=lambda frames: not frames)
     """Stack of user code that raised: `file:line in function` per line, the innermost frame last. Only the attempt or
     step that raised has frames; dependent steps do not repeat them."""
@@ -131,7 +131,7 @@ class Failure(Frozen):
 
     @property
     def bare(self) -> Failure:
-        """The same without `frames`, for what fails because of it."""
+        """The failure without `frames`, for dependent steps."""
         return self.model_copy(update={"frames": ""}) if self.frames else self
 
 
@@ -236,7 +236,7 @@ class Result(Frozen):
 
     @property
     def text(self) -> str:
-        """The value as text: itself if it is a string, else its JSON."""
+        """The value as text: a string unchanged, else JSON."""
         return as_text(self.value)
 
     @property

@@ -38,7 +38,7 @@ class Rights(Frozen):
     models: tuple[str, ...] | None = None
     """Names of models that its steps may name."""
     planners: tuple[str, ...] | None = None
-    """Names of planners, those within the options of others too."""
+    """Names of planners, including planners in options."""
     tools: bool = True
     """Whether the run's steps may call this process's tools, and its planners see these tools."""
     extra_body: tuple[str, ...] | None = None

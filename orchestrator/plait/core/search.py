@@ -186,7 +186,7 @@ class Scorer(PluginModel):
     """
 
     logprobs: ClassVar[bool] = False
-    """It reads the log-probabilities of the node's own step."""
+    """Whether it reads the log-probabilities of the node's step."""
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return a score in [0, 1], or `None` if unknown. An exception counts as unknown."""

@@ -49,7 +49,7 @@ class Group:
         """Steps made in it and in the scopes inside it."""
 
     def chain(self) -> Iterator[Group]:
-        """Yield this scope and those around it, innermost first."""
+        """Yield this scope and its outer scopes, innermost first."""
         group: Group | None = self
         while group is not None:
             yield group
@@ -98,7 +98,7 @@ class FlowHost(Protocol):
     """What runs a flow."""
 
     def place(self) -> FlowPlace:
-        """Return where the coroutine stands that runs now."""
+        """Return the place of the running coroutine."""
         ...
 
     def add_step(self, handle: StepHandle[object], group: Group | None) -> None:
@@ -208,7 +208,7 @@ class StepHandle(Promise[T_co]):
         super().__init__(host)
         self._maker = maker
         self.step = step
-        """What the plan says of it."""
+        """The step's plan entry."""
         self._result: Result | None = None
 
     def __repr__(self) -> str:

@@ -90,4 +90,4 @@ class Environment(PluginModel):
         raise NotImplementedError
 
     async def close(self) -> None:
-        """End what is open. May be called twice."""
+        """Close all resources. May be called twice."""

@@ -33,7 +33,7 @@ class ValueSize(NamedTuple):
 
     bytes: int
     levels: int = 0
-    """Of lists and objects within one another."""
+    """Maximum nesting of lists and objects."""
 
 
 def measure_value(value: JsonValue, known: Mapping[Same, ValueSize], most: int) -> ValueSize:
@@ -74,7 +74,7 @@ def _text_size(text: str) -> int:
 
 
 class PlanCost(NamedTuple):
-    """What a plan comes to."""
+    """The cost of a plan."""
 
     steps: int
     bytes: int

@@ -39,7 +39,7 @@ from ..machine import Machine, Node, Run
 Keep = Literal["steps", "live", "attempts", "texts"]
 """How much a log keeps; each keeps what those before it do."""
 Ending = Literal["", "succeeded", "failed", "stopped", "lost"]
-"""How an attempt ended; empty while it has not."""
+"""Outcome of an attempt; empty for a live attempt."""
 
 
 _UNTOLD = Usage.model_construct({"sources"}, sources=UNKNOWN)
@@ -75,20 +75,20 @@ class AttemptRecord:
     step: str
     worker: str
     op: ModelCall | ToolCall
-    """With its references resolved."""
+    """Operation with resolved references."""
     start: float
     end: float | None = None
     """`None`: it has not ended, or the journal ends before it did."""
     ending: Ending = ""
     placed: str = ""
-    """Why on that worker, if a policy said so."""
+    """The policy's reason for the placement, if any."""
     stopping: float | None = None
     """Time at which the worker was asked to stop it."""
     stop_cause: Cause | None = None
     stop_reason: str = ""
     """The message of the cause."""
     first: float | None = None
-    """When the first of its text arrived, if it streamed."""
+    """Time of the first text, if streamed."""
     counts: AttemptUsage = field(default_factory=AttemptUsage)
     deltas: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
     """The text in pieces, if texts are kept: time, tokens generated so far, text."""
@@ -100,12 +100,12 @@ class AttemptRecord:
 
     @property
     def read(self) -> bool:
-        """Whether what it generated became its step's value."""
+        """Whether the attempt's text became the step's value."""
         return self.ending == "succeeded" and self.stopping is None
 
     @property
     def usage(self) -> Usage:
-        """What it is known to have used."""
+        """Known usage."""
         return self.counts.known
 
     @property
@@ -138,7 +138,7 @@ class RunRecord:
 
     id: str
     began: float
-    """When it was submitted, by the machine's clock."""
+    """Time of submission by the machine's clock."""
     request: Request
     plan: Plan | None = None
     """First plan; `None` for a run taken over from another machine."""
@@ -181,7 +181,7 @@ class RunRecord:
         return [attempt for attempt in self.attempts if attempt.op.kind == "think" and attempt.read]
 
     def freeze(self) -> None:
-        """Keep the steps as they stand now."""
+        """Keep the steps in their current state."""
         self._steps = self.steps
 
 

@@ -175,7 +175,7 @@ class Spans:
         self._failed = False
 
     def __call__(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
-        """Take one event, the machine after it, and what followed."""
+        """Take one event, the machine after it, and the actions."""
         if self._failed:
             return
         try:

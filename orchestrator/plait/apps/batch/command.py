@@ -243,7 +243,7 @@ def _spread(job: BatchJob, log: Log, output: Output) -> bool:
 
 
 def _progress(output: Output, total: int, log: Log) -> AbstractContextManager[Callable[[], None]]:
-    """Show how far it is and the time left."""
+    """Show the progress and the remaining time."""
     began, already = time.monotonic(), log.done
     if already:
         output.progress.print(f"{already} of {total} rows are there from an earlier try", markup=False)

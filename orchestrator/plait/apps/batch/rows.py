@@ -93,7 +93,7 @@ class BatchRow:
     """Counted from 0."""
     fields: dict[str, Any]
     fault: str = ""
-    """Why it cannot be run."""
+    """Why the row is invalid."""
 
 
 def count_rows(path: Path, named: InputFields = AS_HERE) -> tuple[int, str]:

@@ -36,7 +36,7 @@ class ReplCompleter(Completer):
         self._paths = PathCompleter(expanduser=True)
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """Yield what may stand at the cursor."""
+        """Yield completions at the cursor."""
         text = document.text_before_cursor
         if text.startswith("!"):
             yield from self._python(text[1:])

@@ -57,7 +57,7 @@ class Repl:
         return Path(config.model).name if Path(config.model).exists() else config.model
 
     def renamed(self) -> None:
-        """Give cells the names of what the session now has."""
+        """Update the names that cells can use."""
         answers = self.session.answers
         self.cells.namespace.update(
             orchestrator=self.session.orchestrator, answers=answers, answer=answers[-1] if answers else None
@@ -96,7 +96,7 @@ class Repl:
             self.screen.error(trouble) if trouble == "interrupted" else self.screen.print(trouble, style="red")
 
     def fail(self, error: Exception) -> None:
-        """Say what went wrong."""
+        """Print an error."""
         if isinstance(error, GivenUp):
             self.screen.print("given up before anything ran", style="yellow")
             return

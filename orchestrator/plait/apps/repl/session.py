@@ -72,7 +72,7 @@ class ReplSession:
         self.head: ReplTurn | None = None
         """The turn that the next question continues; `None` for a new conversation."""
         self.agent: Flow | None = None
-        """Who answers, in place of a planner by name."""
+        """The agent that answers in place of a named planner."""
         self.attached: list[Attachment] = []
         """Attachments of the next question."""
         self.current: ReplTurn | None = None
@@ -199,7 +199,7 @@ class ReplSession:
             await orchestrator.close()
 
     async def close(self) -> None:
-        """Give up what runs and free the engine. May be called twice."""
+        """Cancel the run and free the engine. May be called twice."""
         self.cancel()
         await self._close_engine()
 

@@ -29,7 +29,7 @@ _SURE = ("confidence", "tail", "bottom", "lowest")
 
 @dataclass(slots=True)
 class Manner:
-    """How questions are asked."""
+    """Settings of questions."""
 
     request: Request = field(default_factory=Request)
     """The fields of each question's request except its text; unset fields are the configuration's."""
@@ -72,7 +72,7 @@ class Manner:
 
 @dataclass(slots=True)
 class ReplTurn:
-    """One question, what became of it, and how it was asked."""
+    """One question, its outcome and its settings."""
 
     question: str
     asked: dict[str, JsonValue] = field(default_factory=dict[str, JsonValue])
@@ -81,7 +81,7 @@ class ReplTurn:
     """By id, in the order in which they entered the plan."""
     answer: Answer | None = None
     planned: bool = False
-    """It ran a plan from a file."""
+    """Whether it ran a plan from a file."""
     said: Message | None = None
     """The question as the model receives it, with its attachments."""
     before: ReplTurn | None = None

@@ -28,7 +28,7 @@ class Vote:
 
     step: str
     at: float | None
-    """When it was reached; `None` if it never was."""
+    """Time of the decision; `None` without a decision."""
     verdict: str
     why: str
     early: bool
@@ -58,7 +58,7 @@ class Segment:
     id: int
     parent: int | None
     start: int
-    """Where in the context it begins."""
+    """Start within the context."""
     length: int
     contacts: list[Contact] = field(default_factory=list[Contact])
     text: str = ""
@@ -100,7 +100,7 @@ class Trace(TracedRequest):
     """One run."""
 
     seconds: float = 0.0
-    """From submission to the end, or to the last event that there is."""
+    """Duration from submission to the end or the last event."""
     status: Status | Literal["unfinished", "loading"] = "unfinished"
     """`loading`: its journal has not been read yet."""
     answer: str = ""
@@ -120,7 +120,7 @@ class Trace(TracedRequest):
     notes: list[str] = field(default_factory=list[str])
     """Notes for the reader about missing or uncertain parts of the trace."""
     others: int = 0
-    """How many other runs are in the same journal."""
+    """Number of other runs in the same journal."""
 
     def wall(self, at: float) -> float:
         """Return the Unix time, in seconds, of a time of this trace."""

@@ -9,7 +9,7 @@ from typing import cast
 from pydantic import JsonValue
 
 _HOPS = 16
-"""References that lead to references, at most."""
+"""Maximum length of a chain of references."""
 Schema = Mapping[str, JsonValue]
 
 
@@ -86,7 +86,7 @@ def _array(value: list[JsonValue], schema: Schema, root: Schema) -> JsonValue:
 
 
 def _scalar(value: str, types: Collection[str]) -> JsonValue:
-    """Read a text as the number or boolean that alone may stand there."""
+    """Parse a text as the required number or boolean."""
     if "string" in types or not types:
         return value
     text = value.strip()

@@ -52,7 +52,7 @@ class ToolSpec(Frozen):
     parameters: dict[str, JsonValue] = {}
     """JSON schema of the arguments, an object."""
     returns: dict[str, JsonValue] = {}
-    """JSON schema of the value; empty if nothing is known of it."""
+    """JSON schema of the value; empty if unknown."""
     side_effects: bool = False
     """Calling it changes the world; such a call is never tried twice, unless it is idempotent."""
     idempotent: bool = False
@@ -403,7 +403,7 @@ def _returned(fn: Callable[..., object]) -> dict[str, JsonValue]:
 
 
 class _TitledSchema(GenerateJsonSchema):
-    """Titles are kept: they tell one kind of object from another."""
+    """Keep titles: they distinguish kinds of objects."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False

@@ -45,7 +45,7 @@ class CallRequest:
     name: str
     arguments: Mapping[str, JsonValue]
     wrong: str = ""
-    """Why it cannot be read."""
+    """Why the call is invalid."""
 
     @property
     def key(self) -> str:

@@ -91,11 +91,11 @@ class Answer(Frozen):
     verified: bool | None = None
     """Whether the answer is correct according to the task; `None` if the task cannot check."""
     value: JsonValue = None
-    """The output step's value, as it is."""
+    """The unchanged value of the output step."""
     json_text: str = ""
     """The model's raw text of a JSON value, if one model call wrote it."""
     why: str = ""
-    """How the answer was chosen, if it was chosen among several."""
+    """Reason for the choice among several answers, if any."""
     data: JsonValue = None
     """Measurements behind the choice, for programs: `Verdict.data` of a merge or planner."""
     finish: Finish | None = None
@@ -223,7 +223,7 @@ class Answer(Frozen):
 
     @property
     def cut(self) -> bool:
-        """Whether a limit has cut it, or left nothing of it."""
+        """Whether a limit has cut or prevented the output."""
         return self.finish == "length" or self.status == "partial" or self.value is None
 
     @property
@@ -335,11 +335,11 @@ class TextDelta(Frozen):
     kind: Literal["text"] = "text"
     at: float
     step: str
-    """Step id: which branch it is."""
+    """Step id of the branch."""
     name: str = ""
     """The step's name, such as `sample-2`."""
     label: str = ""
-    """What it is, in a few words."""
+    """Short description."""
     text: str
     tokens: int
     logprob: float | None = None

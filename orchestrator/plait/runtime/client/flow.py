@@ -128,7 +128,7 @@ class _LiveHost:
         return self._now() - self._began
 
     def flush(self) -> None:
-        """Hand on what has been made."""
+        """Send new steps to the machine."""
         self._due = False
         for event in self._running.take_made_steps(self._now()):
             self._post(event)
@@ -145,7 +145,7 @@ class LiveContext(Context):
     value: Answerable = None
     """What the run ends in: a step, or a value. Set it before the end."""
     result: Answer | None = None
-    """The run's answer, once it is over."""
+    """The run's answer, after the end."""
     run: str = ""
     """Id of the run."""
 

@@ -64,7 +64,7 @@ class NewsQueue:
             self._arrival.set_result(None)
 
     async def get(self) -> RunEvent | BaseException:
-        """Return the next, once it is there. For one reader."""
+        """Wait for the next event and return it. For one reader."""
         unread = self._unread
         while not unread:
             self._arrival = asyncio.get_running_loop().create_future()
@@ -152,7 +152,7 @@ class Handle:
         self._read_by: Literal["", "news", "wait"] = ""
         """`news`: a reader follows the events and no caller awaits the answer, so the run waits for the reader."""
         self._held = False
-        """It is paused until more events are read."""
+        """Whether the run is paused until more events are read."""
         self._waiters: list[asyncio.Future[Answer]] = []
         """Of those who await the handle."""
         self._finish: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -178,7 +178,7 @@ class Handle:
 
     @property
     def began(self) -> float:
-        """When the run was submitted, on its clock."""
+        """Time of submission on the run's clock."""
         return self._record.began
 
     @property

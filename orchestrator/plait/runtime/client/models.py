@@ -41,7 +41,7 @@ class Entry:
     """A model in a distribution of the package index."""
 
     about: str
-    """What it is, and its licence."""
+    """Description and licence."""
     package: str
     version: str
     member: str

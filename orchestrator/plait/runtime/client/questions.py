@@ -47,7 +47,7 @@ class _Open:
     on_question: OnQuestion | None
     """Receives each question, so that it can be answered from outside."""
     tenant: str = ""
-    """Who has submitted it."""
+    """The tenant that submitted the run."""
     waiting: dict[str, tuple[Question, asyncio.Future[_Said]]] = field(
         default_factory=dict[str, tuple[Question, "asyncio.Future[_Said]"]]
     )

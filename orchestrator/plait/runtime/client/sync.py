@@ -148,7 +148,7 @@ class Orchestrator:
         return self._do(self._inner._submit(*given, answerable=False))  # pyright: ignore[reportPrivateUsage]
 
     def _await(self, handle: Handle, beside: Sequence[Handle] = ()) -> Answer:
-        """Wait for a run. Ctrl-C gives it up, and those beside it."""
+        """Wait for a run. Ctrl-C cancels this run and concurrent runs."""
         try:
             return self._do(_wait(handle))
         except KeyboardInterrupt:

@@ -48,7 +48,7 @@ class RunEntry:
     path: Location
     """Its journal."""
     created: datetime
-    """When it was submitted (UTC)."""
+    """Time of submission (UTC)."""
     status: str
     """State. `running`: a process is writing the journal; `interrupted`: no process is, and the run has no end."""
     planner: str
@@ -58,7 +58,7 @@ class RunEntry:
     share: str | None = None
     """The run's `Request.fairness_group`; `None` in a file, whose index lacks it."""
     ended: str | None = None
-    """When it ended, UTC, ISO 8601; `None` if it has not."""
+    """Time of the end, UTC, ISO 8601; `None` for an active run."""
 
 
 def default_folder() -> Path:

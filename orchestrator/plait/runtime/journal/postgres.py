@@ -247,7 +247,7 @@ class PostgresPart:
         yield from self._rows("", (after,))
 
     def rows_of(self, run: str, after: int) -> Iterator[tuple[Any, ...]]:
-        """Yield those that concern a run."""
+        """Yield the events that concern a run."""
         where = (
             "AND (e.run = %s OR e.run IS NULL OR EXISTS (SELECT 1 FROM plait.marks m "
             "WHERE m.journal = e.journal AND m.run = %s AND m.seq = e.seq)) "

@@ -334,7 +334,7 @@ class SqliteFile:
             yield from db.execute(select, (after,))
 
     def rows_of(self, run: str, after: int) -> Iterator[tuple[Any, ...]]:
-        """Yield those that concern a run."""
+        """Yield the events that concern a run."""
         which = (
             "SELECT seq FROM events WHERE run = ? UNION SELECT seq FROM marks WHERE run = ? "
             "UNION SELECT seq FROM events WHERE run IS NULL"

@@ -107,7 +107,7 @@ class RunLine:
     first: int
     """Number of the event that submitted it."""
     created: str
-    """When it was submitted, UTC, ISO 8601."""
+    """Time of submission, UTC, ISO 8601."""
     text: str
     """The beginning of the question."""
     planner: str
@@ -148,7 +148,7 @@ class Storage(Protocol):
 
     @property
     def location(self) -> Location:
-        """Where it is."""
+        """Location."""
         ...
 
     @property
@@ -158,7 +158,7 @@ class Storage(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes written, about; 0 if it is not open."""
+        """Approximate bytes written; 0 unless open."""
         ...
 
     def hold(self, run: str | None) -> None:

@@ -70,11 +70,11 @@ class _File:
 
     journal: Journal
     told: bool
-    """It lacks some of the machine's events (`Header.told`)."""
+    """Whether it lacks some of the machine's events (`Header.told`)."""
     shift: float = 0.0
     """Seconds by which the driver's clock is ahead of its runs'."""
     leaving: bool = False
-    """It is closed with the last of its runs."""
+    """Whether it closes after its last run."""
     runs: set[str] = field(default_factory=set[str])
     """Those that are not over."""
     used: bool = False
@@ -90,7 +90,7 @@ class JournalEntry:
     run: str | None
     """The run that it concerns; `None`: every run."""
     seqs: list[tuple[_File, int]] = field(default_factory=list[tuple[_File, int]])
-    """Where it was written; empty until then."""
+    """Location in the journals; empty before the write."""
     deltas: list[Progressed] = field(default_factory=list[Progressed])
     """Text deltas that wait to be merged into the event."""
     written: bool = False
@@ -123,7 +123,7 @@ class Recorder:
         self.failed = failed
         self._every = FLUSH_INTERVAL_S if every is None else every
         self.current: Journal | None = None
-        """Where new runs go."""
+        """Journal of new runs."""
         self.files: list[_File] = []
         """Those that are open."""
         self._of: dict[str, _File] = {}
@@ -175,7 +175,7 @@ class Recorder:
 
     @_locked
     def adopt(self, run: str, shift: float) -> None:
-        """Send the events of a run too to the journal that holds it."""
+        """Also send a run's events to the run's journal."""
         self._write_pending()
         self._tell()
         file = self._of[run]
@@ -202,7 +202,7 @@ class Recorder:
         journal.told(grace=self._machine.cancel_timeout, lease=self._machine.lease, meta=self._meta(), goes_on=goes_on)
 
     def _present(self) -> Iterator[Event]:
-        """Yield events that tell a new machine of the workers."""
+        """Yield events that describe the workers to a new machine."""
         for up, down in self._workers.values():
             yield from (replace(event, at=self._machine.now) for event in (up, down) if event is not None)
 
@@ -331,7 +331,7 @@ class Recorder:
 
     @_locked
     def flush(self) -> None:
-        """Write what is kept."""
+        """Write all pending data."""
         self.urgent = False
         for file in list(self.files):
             self._guarded(file, None, file.journal.flush)
@@ -346,7 +346,7 @@ class Recorder:
 
     @_locked
     def close(self) -> None:
-        """Write what is left and close the journals."""
+        """Write all pending data and close the journals."""
         self._write_pending()
         for file in {id(open_file): open_file for open_file in [*self.files, *self._of.values()]}.values():
             file.journal.close()
