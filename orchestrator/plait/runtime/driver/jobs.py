@@ -52,7 +52,7 @@ BUSY_TURN_S = 0.0005
 MAX_BUSY_TURNS = 8
 """Maximum number of busy turns in a row that begin no job. A loop that is always busy begins jobs too."""
 
-TEXT_INTERVAL_S = 0.05
+TEXT_INTERVAL_S = 0.02
 """Minimum seconds between two events with text of an attempt, where nothing but a follower reads it."""
 COUNT_TIMEOUT_S = 30.0
 """Timeout in seconds for counting a prompt; after it the size is estimated."""
