@@ -1,6 +1,6 @@
 """What does the orchestrator cost an engine whose steps are as short as a GPU's?
 
-On a pretended GPU (`startup/sitecustomize.py`), vLLM's scheduler, prefix cache and output processor are its own, and
+On a pretended GPU (`_tools/pretended_gpu`), vLLM's scheduler, prefix cache and output processor are its own, and
 a wait replaces the forward pass. The figures are tokens a second of plait's worker `engine`, as one plan and as runs
 of their own, beside vLLM's `LLMEngine` in a plain loop with the same arguments, prompts and length of answers. The
 text of runs that are read streams; they stand beside an `LLMEngine` that returns text at each step. It says nothing
@@ -28,10 +28,10 @@ from plait.workers.engine.engine_loader import prepare
 from plait.workers.engine.options import EngineOptions
 
 from .._tools.measure import Row, interleave
+from .._tools.one_plan import rate_plan
 from .._tools.rows import show
-from ..throughput.run import through
 
-STARTUP = Path(__file__).resolve().parent / "startup"
+STARTUP = Path(__file__).resolve().parent.parent / "_tools" / "pretended_gpu"
 PROMPT = "Numbers 3 7 25 50, target 100. Run {number}.\n"
 CACHE_BYTES = 512 << 20
 SLOTS = 512
@@ -105,7 +105,7 @@ def contenders_of(
     return {
         LOOP: lambda: raw.rate(prompts, width, text=False),
         LOOP_TEXT: lambda: raw.rate(prompts, width, text=True),
-        f"one plan, {journal}": lambda: through(orchestrator, prompts, width, tokens),
+        f"one plan, {journal}": lambda: rate_plan(orchestrator, prompts, width, tokens),
         f"own runs, {journal}": lambda: rate_runs(orchestrator, prompts, width, tokens),
         f"own runs, {journal}, read": lambda: rate_runs(orchestrator, prompts, width, tokens, read=True),
     }

@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plait import AsyncOrchestrator, Budget, Join, ModelCall, Plan, Plugin, Sampling, Step
-from plait.core import Text, Worker
+from plait import AsyncOrchestrator, Plugin
+from plait.core import Worker
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.engine.engine_loader import prepare
@@ -32,6 +32,7 @@ from plait.workers.engine.options import EngineOptions
 from plait_bench.countdown import draw
 
 from .._tools.measure import Row, interleave
+from .._tools.one_plan import rate_plan
 from .._tools.rows import show
 
 WIDTHS, ROUNDS = (8, 32, 128), 12
@@ -84,21 +85,6 @@ class Raw:
         return tokens / (time.perf_counter() - start)
 
 
-async def through(orchestrator: AsyncOrchestrator, texts: list[str], width: int, tokens: int) -> float:
-    """Generate for all texts as one plan, `width` in flight; tokens a second."""
-    sampling = Sampling(max_tokens=tokens, temperature=0.0)
-    steps = [
-        Step(name=f"t{i}", op=ModelCall(prompt=(Text(text=text),), sampling=sampling)) for i, text in enumerate(texts)
-    ]
-    join = Step(name="all", op=Join(), needs=tuple(step.name for step in steps))
-    plan = Plan(steps=(*steps, join), output="all", budget=Budget(width=width))
-    start = time.perf_counter()
-    answer = await orchestrator.run(plan=plan)
-    seconds = time.perf_counter() - start
-    assert answer.status == "done", answer.failure
-    return answer.total_tokens / seconds
-
-
 async def run(
     widths: Sequence[int] = WIDTHS,
     rounds: int = ROUNDS,
@@ -127,7 +113,7 @@ async def run(
             contenders = {
                 "raw": lambda texts=texts, width=width: raw.rate(texts, width),
                 **{
-                    name: lambda one=one, texts=texts, width=width: through(one, texts, width, tokens)
+                    name: lambda one=one, texts=texts, width=width: rate_plan(one, texts, width, tokens)
                     for name, one in ours.items()
                 },
             }

@@ -1,4 +1,4 @@
-"""Beside vLLM alone with the same requests: votes, threads, tool plans and agents on a model of Llama-3-8B's shape.
+"""What do votes, threads, plans and agents cost beside vLLM alone, on a model of Llama-3-8B's shape?
 
 The weights are vLLM's dummy ones, so no model is fetched. With a GPU nothing else is needed, and all takes about ten
 minutes. Without one, `--pretended MS` replaces the forward pass by a wait (see `pretended_gpu`) and `--layers 2`
@@ -26,10 +26,10 @@ from plait.workers.engine.engine_loader import prepare
 from plait.workers.engine.options import EngineOptions
 
 from .._tools.machine import machine
-from ..pretended_gpu.run import STARTUP
 from .model import CONTEXT, write_model
 from .workloads import WORKLOADS, FlowMaker, HandMaker
 
+STARTUP = Path(__file__).resolve().parent.parent / "_tools" / "pretended_gpu"
 BUILD = Path("build/experiments/true_size")
 SLOTS = 256
 

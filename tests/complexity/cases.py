@@ -119,6 +119,7 @@ CASES: dict[str, Case] = {
     "partial-rollout": Case(lambda n: {"n": n, "criterion": "uniform"}),
     "react": Case(lambda n: {"rounds": n}, then=_called),
     "refine": Case(lambda n: {"rounds": [n, 1]}),
+    "route": Case(lambda n: {}, text=lambda n: "what is it? " * n),
     "route-features": Case(lambda n: {"candidates": ["refine"]}, text=lambda n: "what is it? " * n),
     "scale": Case(
         lambda n: {"max_branches": 100, "n": 1}, _lines(lambda i: f"{i}. [difficulty 1; needs none] Point {i}\n")

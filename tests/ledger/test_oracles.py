@@ -231,4 +231,4 @@ async def test_all_pairs_that_must_be_the_same(planner: str, oracle: str, tmp_pa
 @pytest.mark.parametrize("planner", NAMES)
 def test_a_planner_that_races_says_so_in_its_help(planner: str) -> None:
     said = " ".join((type(made(planner)).__doc__ or "").split())
-    assert ("a seed does not fix the answer" in said) == (planner in RACES)
+    assert ("a seed does not determine the answer" in said) == (planner in RACES)
