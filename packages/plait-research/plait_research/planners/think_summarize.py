@@ -51,8 +51,9 @@ class ThinkSummarize(Flow):
     Differs from the paper, whose model is trained to think in tagged paths and whose engine lets the summary attend to
     their caches: here a prompt asks any model for a synthesis of the paths' text (or the model writes in the dialect
     that it was trained in). Do not expect the paper's figures. The paths race: with a quorum below `n` a seed does not
-    determine the answer, since the first paths to end are read, and the answer's `why` reports it. Tokens of stopped paths
-    count as cancelled in the run's usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of paths read.
+    determine the answer, since the first paths to end are read, and the answer's `why` reports it. Tokens of
+    stopped paths count as cancelled in the run's usage. Defaults: 4 paths, temperature 0.8, at most 4,096 tokens of
+    paths read.
     """
 
     fidelity = Fidelity(
