@@ -73,7 +73,7 @@ class NewsQueue:
         if not unread or not _is_plain_text(item):
             return item
         pieces = [item]
-        while unread and _is_plain_text(then := unread[0]) and then.attempt == item.attempt:
+        while unread and _is_plain_text(then := unread[0]) and (then.step, then.attempt) == (item.step, item.attempt):
             pieces.append(then)
             unread.popleft()
         if len(pieces) == 1:
