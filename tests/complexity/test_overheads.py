@@ -62,4 +62,4 @@ async def test_a_step_costs_little_more_where_it_is_placed(engines: int, charact
                 answer = await orchestrator.run("why " * (characters // 4), planner="sample:n=64", policies=policies)
                 assert answer.status == "done", answer.failure
         calls[placed] = counter.calls
-    assert (calls[True] - calls[False]) / 65 <= 190, f"{calls[False]} calls, {calls[True]} placed"
+    assert (calls[True] - calls[False]) / 65 <= 195, f"{calls[False]} calls, {calls[True]} placed"
