@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from plait.core.ops import Plugin
-from plait_research.learning import RunOutcome
+from plait_research.learning_planner import RunOutcome
 from plait_research.planners.takeover import Takeover
 from plait_research.route.fit import RouteRow, fit, key_of
 from plait_research.samples.sample import RecordedSample

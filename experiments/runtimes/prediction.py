@@ -1,6 +1,6 @@
 """How long n branches take: until the first ends, until k have, until one succeeds.
 
-The k-th of n branches to end is a sum of binomials (`plait_research.auto_width`), the first success a draw of
+The k-th of n branches to end is a sum of binomials (`plait_research.branch_runtimes`), the first success a draw of
 a distribution that may never come. Intervals come from drawing the recorded lengths again (bootstrap): they state how
 sure the mean is, not how far a single run lies.
 """
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from plait_research.auto_width import Branches as Lengths, Step
+from plait_research.branch_runtimes import Branches as Lengths, Step
 
 __all__ = ["Branches", "Prediction", "Problems"]
 

@@ -40,7 +40,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait_bench.countdown import CountdownProblem, draw
-from plait_research.auto_width import Step
+from plait_research.branch_runtimes import Step
 from plait_research.simulation.calibrate import RecordedAttempt, fit, recorded
 from plait_research.simulation.engine_profile import EngineProfile
 

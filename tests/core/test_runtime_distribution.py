@@ -10,7 +10,7 @@ import pytest
 
 from experiments.runtimes.prediction import Branches, Problems
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
-from plait_research.auto_width import max_branches_within
+from plait_research.branch_runtimes import max_branches_within
 from plait_research.simulation.engine_profile import EngineProfile
 from plait_research.simulation.simulator import simulate
 

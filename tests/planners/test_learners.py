@@ -25,7 +25,7 @@ from plait.runtime.client.sync import Orchestrator
 from plait.runtime.plugins import entry_points
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
-from plait_research.learning import LearningPlanner, RunOutcome
+from plait_research.learning_planner import LearningPlanner, RunOutcome
 from plait_research.planners.mars import Mars
 from plait_research.planners.route_record import RouteRecord, contenders
 from plait_research.planners.scale import Scale

@@ -19,7 +19,6 @@ def convert(file: Path, folder: Path) -> None:
     try:
         import accelerate  # noqa: F401  # pyright: ignore[reportMissingImports]  # transformers reads by both
         import gguf  # noqa: F401
-        import torch
         from safetensors.torch import save_file
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ModuleNotFoundError as error:
@@ -29,7 +28,7 @@ def convert(file: Path, folder: Path) -> None:
     try:
         source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
         tokenizer = AutoTokenizer.from_pretrained(**source)
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
     except Exception as error:  # the library raises whatever it stumbles over
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(f"{file} is not a GGUF file of a model that transformers can read: {reason}") from None
@@ -40,5 +39,5 @@ def convert(file: Path, folder: Path) -> None:
     if config.tie_word_embeddings:  # one tensor, which the format holds once
         del weights["lm_head.weight"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    config.architectures, config.dtype = [type(model).__name__], torch.bfloat16
+    config.architectures, config.dtype = [type(model).__name__], model.dtype
     config.save_pretrained(folder)  # last: a folder without it is not a model, so an interrupted conversion is not one

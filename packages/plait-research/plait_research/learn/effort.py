@@ -23,7 +23,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
-from ..learning import LearningPlanner, RunOutcome, learn
+from ..learning_planner import LearningPlanner, RunOutcome, learn
 from ..rollouts.export import ExclusionCounts, export
 
 MEASURED: dict[str, dict[str, JsonValue]] = {"scale": {"threshold": 0.0}, "takeover": {"threshold": 0.0}}

@@ -16,7 +16,7 @@ from plait.core.result import Result
 from plait.planners._shared.delegation import build_planner, delegated_reader, mark_owner
 from plait.planners._shared.steps import OnResult, through
 
-from ..learning import LearningPlanner
+from ..learning_planner import LearningPlanner
 from ..route.ranking import MOST_TIERS, Tier, TierFit
 
 _specs = TypeAdapter(list[Plugin])

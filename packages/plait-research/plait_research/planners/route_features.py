@@ -13,7 +13,7 @@ from plait.core.task import Task
 from plait.core.values import as_text
 from plait.planners._shared.steps import OnResult
 
-from ..learning import RunOutcome
+from ..learning_planner import RunOutcome
 from ..route.features import answer_features, features, vote_share, word_features
 from ..route.ranking import Ranking, Tier, TierFit
 from ._tiers import Candidates, Fit, TieredPlanner, tier_name, tier_plan

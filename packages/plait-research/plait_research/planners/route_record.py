@@ -16,7 +16,7 @@ from plait.core.plan import Plan
 from plait.core.vocabulary import Confidence
 from plait.planners._shared.steps import derive
 
-from ..learning import RunOutcome
+from ..learning_planner import RunOutcome
 from ..route.ranking import Tier, TierFit
 from ._tiers import Candidates, Fit, TieredPlanner, tier_plan
 

@@ -16,7 +16,7 @@ from plait.core.ops import Plugin
 from plait.core.step_handles import StepHandle
 from plait.core.vocabulary import MergeOption, N, Records, Rounds, Scorer, Threshold
 
-from ..learning import LearningPlanner, RunOutcome
+from ..learning_planner import LearningPlanner, RunOutcome
 from ._relay import Piece, Relay
 
 __all__ = ["Takeover", "p_value"]

@@ -16,7 +16,7 @@ from plait.core.ops import Plugin
 from plait.core.vocabulary import MergeOption, N, Records, Warmup
 from plait.planners._shared.steps import derive
 
-from ...learning import LearningPlanner, RunOutcome
+from ...learning_planner import LearningPlanner, RunOutcome
 from .rule import LineLooks, Look, SteadyVote, Switching, calibrate, find_leader, is_safe, to_features
 
 __all__ = ["Mars"]

@@ -17,7 +17,7 @@ from plait.core.ops import Part as Piece, Text
 from plait.core.step_handles import JoinHandle, Pieces, Promise, StepFailed, StepHandle, Trajectory
 from plait.planners._shared.steps import shorten
 
-from ...learning import RunOutcome
+from ...learning_planner import RunOutcome
 from .._sub_problems import HARDEST, GraphText, Part
 from .options import ScaleOptions
 from .paper import run_in_order

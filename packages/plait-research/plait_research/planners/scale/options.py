@@ -10,7 +10,7 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.flow import Context, Flow
 from plait.core.vocabulary import MaxBranches, N, Records, Threshold, Width
 
-from ...learning import LearningPlanner
+from ...learning_planner import LearningPlanner
 
 __all__ = ["ScaleOptions"]
 

@@ -19,7 +19,7 @@ from plait.core.ops import Plugin
 from plait.core.step_handles import JoinHandle, Promise, StepFailed
 from plait.core.vocabulary import Depth, MergeOption, N, Quorum, Rounds, Scorer, Threshold
 
-from ...learning import LearningPlanner, RunOutcome
+from ...learning_planner import LearningPlanner, RunOutcome
 from .._relay import Piece, Relay
 from .strategies import POOL, Strategy, choose
 

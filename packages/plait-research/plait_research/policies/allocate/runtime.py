@@ -11,7 +11,7 @@ from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from ...auto_width import Branches, max_branches_within
+from ...branch_runtimes import Branches, max_branches_within
 
 __all__ = ["Runtime"]
 
