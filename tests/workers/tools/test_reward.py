@@ -107,7 +107,7 @@ async def test_a_process_reward_model_is_given_token_ids_and_read_where_its_step
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = words(CHATML)
-    monkeypatch.setattr(reward, "tokenizer_of", lambda model: known)
+    monkeypatch.setattr(reward, "tokenizer_of", lambda model, revision: known)
     order = build_model_input("qwen-prm", known, **STEPS)
     end = known.encode("<extra_0>")[0]
     assert [order.ids[place] for place in order.places] == [end, end], "a blank end makes no third step"
@@ -126,7 +126,7 @@ async def test_a_model_that_writes_its_marks_is_asked_what_it_would_write(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = words(LLAMA)
-    monkeypatch.setattr(reward, "tokenizer_of", lambda model: known)
+    monkeypatch.setattr(reward, "tokenizer_of", lambda model, revision: known)
     right, wrong = (known.encode(each)[-1] for each in "+-")
     for style in ("math-shepherd", "rlhflow"):
         tops = {f"token_id:{right}": math.log(0.3), f"token_id:{wrong}": math.log(0.1), "token_id:9": -0.5}
