@@ -104,7 +104,7 @@ async def test_workers_come_with_load_go_without_it_and_hand_over(monkeypatch: p
     workers = [Noted(f"w{i}") for i in range(3)]
     monkeypatch.setattr(autoscaler, "CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(worker_factory, "Bounds", partial(Bounds, patience=0.05, drain=0.1))
-    settings = {"journal": "off", "engines": 1, "max_engines": 3, "cool_down": 0.2}
+    settings = {"journal": "off", "engines": 1, "max_engines": 3, "cool_down": 0.8}  # longer than a busy core pauses
     async with AsyncOrchestrator(workers=workers, **settings) as orchestrator:
         assert [each.there for each in workers] == [True, False, False]
         runs = [await orchestrator.submit(f"short {i}") for i in range(200)]
