@@ -13,6 +13,7 @@ import typer
 
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
+from plait.apps.common.session import choose_model
 from plait.core.errors import UsageError
 from plait.core.events import Job
 from plait.core.ops import Plugin, ToolCall
@@ -52,7 +53,7 @@ def calibrate(
     """Fit the simulator to a model on this machine: seconds of a decoding step by the number of sequences, of a prompt
     token, of dispatch and abort, and lengths of steps. `plait simulate` uses the profile from then on.
     Example: `plait simulate calibrate --probe`."""
-    config = common.load()
+    config = choose_model(common.load())
     with opened(as_json) as output:
         attempts, aborts = _attempts(config, files, probing)
         profile = fit(attempts, aborts, model=config.model)

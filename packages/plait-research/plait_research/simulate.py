@@ -17,16 +17,21 @@ from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
+from plait.core.interfaces import PlanningContext
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
+from plait.runtime.client.config import Config
 
-from .simulation.engine_profile import EngineProfile, load_engine, profile_file
+from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
 from .simulation.latency import Host, LatencyModel, Throttle, WorkerFault
+from .simulation.recorded_sessions import MAX_GAP_S, read_sessions, simulate_sessions
 from .simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 
 _DEFAULT = ("fifo", "critical-path")
+_TRACE_DEFAULT = ("affinity", "affinity+working-set")
+_Play = Callable[[Request], SimReport | WorkloadReport]
 
 
 class SimulatedCluster(BaseModel):
@@ -54,6 +59,8 @@ class SimulatedLoad(BaseModel):
     burstiness: float = Field(1.0, gt=0, description="1 for a Poisson process, below 1 for bursts, above for even.")
     arrivals: Path | None = Field(None, description="File with arrival times in seconds.")
     within: float | None = Field(None, gt=0, description="Seconds for the count of runs that end in time.")
+    calls: int | None = Field(None, ge=1, description="Number of calls per recorded session (--trace).")
+    gap: float = Field(MAX_GAP_S, ge=0, description="Longest gap between recorded calls, in seconds (--trace).")
 
 
 @common_options
@@ -62,6 +69,13 @@ def simulate(
     task: Task = "plain",
     planner: Planner = None,
     plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan to simulate (planner `fixed`).")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Recorded sessions to play instead: Mooncake, kv-cache-tester, GenAI spans or Claude Code.",
+        ),
+    ] = None,
     merge: Merge = None,
     n: Count = None,
     tokens: Tokens = None,
@@ -80,31 +94,34 @@ def simulate(
     common: Common,
 ) -> None:
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
-    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`."""
+    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`.
+
+    `--trace FILE` plays recorded agent sessions instead: `plait simulate --trace FILE --load runs=16 --cluster
+    cache=1200000`.
+    """
     config = common.load()
     engines, shape = read_fields("--cluster", cluster, SimulatedCluster), read_fields("--load", load, SimulatedLoad)
     given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
-    brief = briefed(config, planned(given, plan))
-    times = _times(shape, brief.request.seed)
     if engines.die is not None and engines.engines == 1:
         raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
-    variants = list(policies or _DEFAULT)
+    variants = list(policies or (_DEFAULT if trace is None else _TRACE_DEFAULT))
     if len(set(variants)) != len(variants):
         raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
-    known = _profile(engines.profile, config.model) if engines.decode_rate is None else None
-    options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
-    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines)}
-    options |= {"tools": brief.tools, "seed": brief.request.seed}
+    known = _profile(engines.profile, named_model(config, given.task.name)) if engines.decode_rate is None else None
+    if trace is None:
+        request, play, notes = *_of_request(briefed(config, planned(given, plan)), shape, known, engines, config), []
+    elif text or plan or planner or merge or n or tokens:
+        raise UsageError("--trace has the calls to simulate: leave text, plan, planner, merge, n and tokens out")
+    else:
+        request, play, notes = _of_trace(trace, given, shape, known, engines, config)
     with opened(as_json) as output:
-        summaries: dict[str, dict[str, Any]] = {}
-        for variant in variants:
-            request = brief.request.model_copy(update={"policies": _together(variant)})
-            if times is None:
-                summaries[variant] = _summary(simulated(request, **options))
-            else:
-                limits = {"within": shape.within or math.inf, "max_waiting": config.max_waiting}
-                workload = simulate_workload(request, times, **limits, **options)
-                summaries[variant] = _of_workload(workload, shape.within)
+        for note in notes:
+            output.progress.print(f"note: {note}", markup=False)
+        reports = {variant: play(request.model_copy(update={"policies": _together(variant)})) for variant in variants}
+        summaries = {
+            variant: _summary(report) if isinstance(report, SimReport) else _of_workload(report, shape.within)
+            for variant, report in reports.items()
+        }
         if as_json:
             head = {
                 "engines": engines.engines,
@@ -114,11 +131,48 @@ def simulate(
             output.result({**head, "policies": summaries})
         else:
             output.people.print(_trust(known, engines.slots), markup=False)
-            (_show if times is None else _show_workload)(summaries, engines.engines, engines.slots, output)
+            one = isinstance(next(iter(reports.values())), SimReport)
+            (_show if one else _show_workload)(summaries, engines.engines, engines.slots, output)
     failed = next((summary["error"] for summary in summaries.values() if summary["error"] is not None), None)
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _of_request(
+    brief: PlanningContext,
+    shape: SimulatedLoad,
+    known: EngineProfile | None,
+    engines: SimulatedCluster,
+    config: Config,
+) -> tuple[Request, _Play]:
+    """Return a request, and a function that simulates it once or as often as the load says."""
+    times = _times(shape, brief.request.seed)
+    options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
+    options |= {"tools": brief.tools, "seed": brief.request.seed}
+    if times is None:
+        return brief.request, lambda request: simulated(request, **options)
+    options |= {"within": shape.within or math.inf, "max_waiting": config.max_waiting}
+    return brief.request, lambda request: simulate_workload(request, times, **options)
+
+
+def _of_trace(
+    trace: Path,
+    given: Request,
+    shape: SimulatedLoad,
+    known: EngineProfile | None,
+    engines: SimulatedCluster,
+    config: Config,
+) -> tuple[Request, _Play, list[str]]:
+    """Return a request, a function that plays the recorded sessions of a trace, and notes on the trace."""
+    if shape.arrivals is not None:
+        raise UsageError("--trace has the arrival times: leave arrivals out of --load, or give rate")
+    sessions, notes = read_sessions(trace, sessions=shape.runs, calls=shape.calls, max_gap=shape.gap)
+    times = None if shape.rate is None else at_rate(len(sessions), shape.rate, burstiness=shape.burstiness)
+    options = _cluster(known, engines, tells_ids=engines.die is not None) | {"seed": given.seed}
+    options |= {"within": shape.within or math.inf, "max_waiting": config.max_waiting, "arrivals": times}
+    del options["outcome"]
+    return given, lambda request: simulate_sessions(sessions, request, **options), notes
 
 
 def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bool) -> dict[str, Any]:
@@ -128,15 +182,19 @@ def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bo
     lengths = whole if known is None or not known.lengths else known.outcome()
     rates: dict[str, Any] = {} if given.decode_rate is None else {"decode_rate": given.decode_rate}
     rates |= {"cache_tokens": given.cache, "block": given.block, "tells_ids": tells_ids}
+    hosts = [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)]
     return {
-        "hosts": [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)],
+        "hosts": hosts,
         "latency": (LatencyModel if known is None else known.latency)(call=given.call_seconds),
         "outcome": lengths if given.vary is None else varied(given.vary),
+        "confidence": synthetic(),
+        "faults": _strikes(hosts, given),
     }
 
 
 def _profile(path: Path | None, model: str) -> EngineProfile | None:
-    """Return the profile that is named, or the one of a model on this machine, if there is one."""
+    """Return the profile that is named, or the one of a model on this machine, if there is one. `model` may be empty:
+    then no model is named or fetched."""
     if path is None:
         path = profile_file(model)
         if not path.exists():
@@ -202,7 +260,7 @@ def _summary(report: SimReport) -> dict[str, Any]:
 
 
 def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]:
-    spreads = {"latency": report.latency, "wait": report.wait}
+    spreads = {"latency": report.latency, "wait": report.wait, "turn": report.turn}
     return {
         "runs": report.runs,
         "done": report.done,
@@ -227,6 +285,7 @@ def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]
         "steps": report.steps,
         "attempts": report.attempts,
         "events": report.events,
+        "prompt_tokens": report.usage.prompt,
         "prompt_computed": report.prompt_computed,
         "prompt_unique": report.prompt_unique,
         "error": None if report.failure is None else f"{report.failure.message} ({report.failure.kind})",
@@ -265,6 +324,10 @@ def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: in
         columns["in time"] = lambda row: str(row["in_time"])
     if any(summary["runs"] != summary["done"] for summary in summaries.values()):
         columns["not done"] = lambda row: str(row["runs"] - row["done"])
+    if some["prompt_unique"]:
+        columns["call p99"] = lambda row: f"{row['turn_p99_seconds']:.3f}"
+        columns["cache hits"] = lambda row: f"{1 - row['prompt_computed'] / max(1, row['prompt_tokens']):.1%}"
+        columns["prompts read ÷ unique"] = lambda row: f"{row['prompt_computed'] / row['prompt_unique']:.2f}"
     _print_table(summaries, columns, output)
     output.people.print("p50, p90, p99: seconds from arrival to end; busy: share of all slots; cancelled: tokens")
 

@@ -27,7 +27,7 @@ from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 
-from .simulation.engine_profile import EngineProfile, load_engine, profile_file
+from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
 from .simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 from .tuning import KEPT, Configuration, Trial, figure, grid, halve, interval, plain
 
@@ -102,10 +102,11 @@ def tune(
     goal, confirm = rules.goal, rules.confirm
     if goal == "in-time" and work.within is None:
         raise UsageError("--search goal=in-time needs to know the time: give --load within=SECONDS")
-    path = shape.profile or profile_file(config.model)
+    model = named_model(config, Plugin.of(task).name)
+    path = shape.profile or profile_file(model)
     if shape.profile is None and not path.exists():
         raise UsageError(
-            f"the simulator is uncalibrated for {Path(config.model).name} on this machine, so what it would choose "
+            f"the simulator is uncalibrated for {Path(model).name or 'the default model'} on this machine, so what it would choose "
             "means nothing: run `plait simulate calibrate --probe`, or give --cluster profile=FILE"
         )
     known = load_engine(path)
