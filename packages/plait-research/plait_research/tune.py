@@ -106,8 +106,8 @@ def tune(
     path = shape.profile or profile_file(model)
     if shape.profile is None and not path.exists():
         raise UsageError(
-            f"the simulator is uncalibrated for {Path(model).name or 'the default model'} on this machine, so what it would choose "
-            "means nothing: run `plait simulate calibrate --probe`, or give --cluster profile=FILE"
+            f"the simulator is uncalibrated for {Path(model).name or 'the default model'} on this machine, so what it "
+            "would choose means nothing: run `plait simulate calibrate --probe`, or give --cluster profile=FILE"
         )
     known = load_engine(path)
     candidates = grid(shape.engines, shape.slots, policies or ["affinity", "least-loaded"], widths or [None])

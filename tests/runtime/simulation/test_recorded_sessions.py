@@ -51,7 +51,7 @@ def message(
 ) -> dict[str, Any]:
     usage = {"input_tokens": 10, "cache_read_input_tokens": prompt - 10, "output_tokens": output}
     body = {"id": more.pop("id", at), "usage": usage} if kind == "assistant" else {"content": "secret"}
-    return {"type": kind, "sessionId": session, "timestamp": f"2026-01-01T00:{at}Z", "message": body, **more}
+    return {"type": kind, "sessionId": "s", "timestamp": f"2026-01-01T00:{at}Z", "message": body, **more}
 
 
 def span(name: str, start: int, end: int, prompt: int, output: int, trace: str = "t1") -> dict[str, Any]:
@@ -225,16 +225,18 @@ def test_calls_that_wait_for_one_another_are_rejected(tmp_path: Path) -> None:
 
 
 def test_a_session_of_a_million_calls_is_cut_or_rejected(tmp_path: Path) -> None:
-    rows = ({"timestamp": i, "input_length": 4 * i, "session_id": "s"} for i in range(1_000_000))
-    path = written(tmp_path / "t.jsonl", rows)
+    def session(calls: int) -> Path:
+        rows = ({"timestamp": i, "input_length": i, "session_id": "s"} for i in range(calls))
+        return written(tmp_path / "t.jsonl", rows)
+
     with pytest.raises(ConfigError, match=f"1,000,000 calls, more than {MAX_SESSION_CALLS:,}: give --load calls=N"):
-        read_sessions(path)
-    (session,), _ = read_sessions(path, calls=100)
-    assert play([session]).done == 1
+        read_sessions(session(1_000_000))
+    (cut,), _ = read_sessions(session(MAX_SESSION_CALLS + 1), calls=100)
+    assert play([cut]).done == 1
 
 
 def test_programs_are_admitted_by_their_working_set(tmp_path: Path) -> None:
-    turns = [turn(5 * i, 1_000 + 600 * i, 40, think_time=2.0) for i in range(8)]
+    turns = [turn(5 * i, 1_000 + 600 * i, 40, think_time=0.3) for i in range(8)]
     path = written(tmp_path / "t.jsonl", [agent(turns, str(i)) for i in range(12)])
     sessions, _ = read_sessions(path)
     without, admitted = play(sessions, cache=20_000), play(sessions, "working-set", cache=20_000)
