@@ -226,8 +226,11 @@ def test_calls_that_wait_for_one_another_are_rejected(tmp_path: Path) -> None:
 
 def test_a_session_of_a_million_calls_is_cut_or_rejected(tmp_path: Path) -> None:
     def session(calls: int) -> Path:
-        rows = ({"timestamp": i, "input_length": i, "session_id": "s"} for i in range(calls))
-        return written(tmp_path / "t.jsonl", rows)
+        path = tmp_path / "t.jsonl"
+        path.write_text(
+            "".join(f'{{"input_length": {i}, "session_id": "s"}}\n' for i in range(calls)), encoding="utf-8"
+        )
+        return path
 
     with pytest.raises(ConfigError, match=f"1,000,000 calls, more than {MAX_SESSION_CALLS:,}: give --load calls=N"):
         read_sessions(session(1_000_000))
@@ -240,6 +243,6 @@ def test_programs_are_admitted_by_their_working_set(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl", [agent(turns, str(i)) for i in range(12)])
     sessions, _ = read_sessions(path)
     without, admitted = play(sessions, cache=20_000), play(sessions, "working-set", cache=20_000)
-    assert without.prompt_computed > 1.5 * without.prompt_unique
-    assert admitted.prompt_computed < 1.15 * admitted.prompt_unique
+    assert without.prompt_computed > 2 * without.prompt_unique
+    assert admitted.prompt_computed < 1.3 * admitted.prompt_unique
     assert admitted.done == without.done == 12
