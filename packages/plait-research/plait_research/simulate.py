@@ -21,7 +21,6 @@ from plait.core.interfaces import PlanningContext
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.runtime.client.config import Config
 
 from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
 from .simulation.latency import Host, LatencyModel, Throttle, WorkerFault
@@ -31,7 +30,6 @@ from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulat
 
 _DEFAULT = ("fifo", "critical-path")
 _TRACE_DEFAULT = ("affinity", "affinity+working-set")
-_Play = Callable[[Request], SimReport | WorkloadReport]
 
 
 class SimulatedCluster(BaseModel):
@@ -71,10 +69,7 @@ def simulate(
     plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan to simulate (planner `fixed`).")] = None,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Recorded sessions to play instead: Mooncake, kv-cache-tester, GenAI spans or Claude Code.",
-        ),
+        typer.Option(metavar="FILE", help="Recorded sessions to play: Mooncake, GenAI spans or Claude Code's."),
     ] = None,
     merge: Merge = None,
     n: Count = None,
@@ -96,31 +91,28 @@ def simulate(
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
     engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`.
 
-    `--trace FILE` plays recorded agent sessions instead: `plait simulate --trace FILE --load runs=16 --cluster
-    cache=1200000`.
+    `--trace FILE` plays recorded agents: `plait simulate --trace FILE --load runs=16 --cluster cache=1200000`.
     """
     config = common.load()
     engines, shape = read_fields("--cluster", cluster, SimulatedCluster), read_fields("--load", load, SimulatedLoad)
     given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
+    if trace is not None and (text or plan or planner or merge or n or tokens):
+        raise UsageError("--trace has the calls to simulate: leave text, plan, planner, merge, n and tokens out")
+    brief = briefed(config, planned(given if trace is None else given.updated({"text": trace.name}), plan))
     if engines.die is not None and engines.engines == 1:
         raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
     variants = list(policies or (_DEFAULT if trace is None else _TRACE_DEFAULT))
     if len(set(variants)) != len(variants):
         raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
-    known = _profile(engines.profile, named_model(config, given.task.name)) if engines.decode_rate is None else None
-    if trace is None:
-        request, play, notes = *_of_request(briefed(config, planned(given, plan)), shape, known, engines, config), []
-    elif text or plan or planner or merge or n or tokens:
-        raise UsageError("--trace has the calls to simulate: leave text, plan, planner, merge, n and tokens out")
-    else:
-        request, play, notes = _of_trace(trace, given, shape, known, engines, config)
+    model = named_model(config, brief.request.task.name)
+    known = _profile(engines.profile, model) if engines.decode_rate is None else None
     with opened(as_json) as output:
-        for note in notes:
-            output.progress.print(f"note: {note}", markup=False)
-        reports = {variant: play(request.model_copy(update={"policies": _together(variant)})) for variant in variants}
+        play = _player(brief, trace, shape, known, engines, config.max_waiting, output)
+        reports = {name: play(brief.request.model_copy(update={"policies": _together(name)})) for name in variants}
+        one = isinstance(reports[variants[0]], SimReport)
         summaries = {
-            variant: _summary(report) if isinstance(report, SimReport) else _of_workload(report, shape.within)
-            for variant, report in reports.items()
+            name: _summary(report) if isinstance(report, SimReport) else _of_workload(report, shape.within)
+            for name, report in reports.items()
         }
         if as_json:
             head = {
@@ -131,7 +123,6 @@ def simulate(
             output.result({**head, "policies": summaries})
         else:
             output.people.print(_trust(known, engines.slots), markup=False)
-            one = isinstance(next(iter(reports.values())), SimReport)
             (_show if one else _show_workload)(summaries, engines.engines, engines.slots, output)
     failed = next((summary["error"] for summary in summaries.values() if summary["error"] is not None), None)
     if failed is not None:
@@ -139,40 +130,34 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _of_request(
+def _player(
     brief: PlanningContext,
-    shape: SimulatedLoad,
+    trace: Path | None,
+    load: SimulatedLoad,
     known: EngineProfile | None,
     engines: SimulatedCluster,
-    config: Config,
-) -> tuple[Request, _Play]:
-    """Return a request, and a function that simulates it once or as often as the load says."""
-    times = _times(shape, brief.request.seed)
+    max_waiting: int | None,
+    output: Output,
+) -> Callable[[Request], SimReport | WorkloadReport]:
+    """Return a function that simulates a request once, as often as the load says, or with the sessions of a trace."""
+    sessions, notes = (
+        ([], []) if trace is None else read_sessions(trace, sessions=load.runs, calls=load.calls, max_gap=load.gap)
+    )
+    for note in notes:
+        output.progress.print(f"note: {note}", markup=False)
+    if trace is not None and (load.rate is not None or load.runs is not None):
+        load = load.model_copy(update={"runs": len(sessions)})
+    recorded = trace is not None and load.rate is None and load.arrivals is None
+    times = [session.at for session in sessions] if recorded else _times(load, brief.request.seed)
     options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
-    options |= {"tools": brief.tools, "seed": brief.request.seed}
+    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines), "seed": brief.request.seed}
     if times is None:
-        return brief.request, lambda request: simulated(request, **options)
-    options |= {"within": shape.within or math.inf, "max_waiting": config.max_waiting}
-    return brief.request, lambda request: simulate_workload(request, times, **options)
-
-
-def _of_trace(
-    trace: Path,
-    given: Request,
-    shape: SimulatedLoad,
-    known: EngineProfile | None,
-    engines: SimulatedCluster,
-    config: Config,
-) -> tuple[Request, _Play, list[str]]:
-    """Return a request, a function that plays the recorded sessions of a trace, and notes on the trace."""
-    if shape.arrivals is not None:
-        raise UsageError("--trace has the arrival times: leave arrivals out of --load, or give rate")
-    sessions, notes = read_sessions(trace, sessions=shape.runs, calls=shape.calls, max_gap=shape.gap)
-    times = None if shape.rate is None else at_rate(len(sessions), shape.rate, burstiness=shape.burstiness)
-    options = _cluster(known, engines, tells_ids=engines.die is not None) | {"seed": given.seed}
-    options |= {"within": shape.within or math.inf, "max_waiting": config.max_waiting, "arrivals": times}
+        return lambda request: simulated(request, tools=brief.tools, **options)
+    options |= {"within": load.within or math.inf, "max_waiting": max_waiting}
+    if trace is None:
+        return lambda request: simulate_workload(request, times, tools=brief.tools, **options)
     del options["outcome"]
-    return given, lambda request: simulate_sessions(sessions, request, **options), notes
+    return lambda request: simulate_sessions(sessions, request, arrivals=times, **options)
 
 
 def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bool) -> dict[str, Any]:
@@ -182,19 +167,15 @@ def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bo
     lengths = whole if known is None or not known.lengths else known.outcome()
     rates: dict[str, Any] = {} if given.decode_rate is None else {"decode_rate": given.decode_rate}
     rates |= {"cache_tokens": given.cache, "block": given.block, "tells_ids": tells_ids}
-    hosts = [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)]
     return {
-        "hosts": hosts,
+        "hosts": [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)],
         "latency": (LatencyModel if known is None else known.latency)(call=given.call_seconds),
         "outcome": lengths if given.vary is None else varied(given.vary),
-        "confidence": synthetic(),
-        "faults": _strikes(hosts, given),
     }
 
 
 def _profile(path: Path | None, model: str) -> EngineProfile | None:
-    """Return the profile that is named, or the one of a model on this machine, if there is one. `model` may be empty:
-    then no model is named or fetched."""
+    """Return the profile that is named, or the one of a model on this machine, if there is one."""
     if path is None:
         path = profile_file(model)
         if not path.exists():

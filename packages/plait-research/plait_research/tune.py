@@ -106,7 +106,7 @@ def tune(
     path = shape.profile or profile_file(model)
     if shape.profile is None and not path.exists():
         raise UsageError(
-            f"the simulator is uncalibrated for {Path(model).name or 'the default model'} on this machine, so what it "
+            f"the simulator is uncalibrated for {Path(model).name} on this machine, so what it "
             "would choose means nothing: run `plait simulate calibrate --probe`, or give --cluster profile=FILE"
         )
     known = load_engine(path)

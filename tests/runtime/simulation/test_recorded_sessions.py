@@ -16,7 +16,7 @@ from plait.core.request import Request
 from plait_research.simulation.latency import Host
 from plait_research.simulation.recorded_sessions import (
     MAX_SESSION_CALLS,
-    RecordedSession,
+    AgentSession,
     read_sessions,
     simulate_sessions,
 )
@@ -28,7 +28,7 @@ def written(path: Path, rows: Iterable[object]) -> Path:
     return path
 
 
-def play(sessions: list[RecordedSession], *policies: str, cache: int = 100_000, slots: int = 8) -> WorkloadReport:
+def play(sessions: list[AgentSession], *policies: str, cache: int = 100_000, slots: int = 8) -> WorkloadReport:
     request = Request(policies=tuple(Plugin.of(policy) for policy in policies))
     return simulate_sessions(sessions, request, [Host("engine", slots, cache_tokens=cache, block=16)])
 
@@ -37,13 +37,15 @@ def mooncake(at: float, prompt: int, output: int, blocks: list[int], **more: obj
     return {"timestamp": at, "input_length": prompt, "output_length": output, "hash_ids": blocks, **more}
 
 
-def agent(requests: list[dict[str, Any]], name: str = "a", **more: object) -> dict[str, object]:
-    return {"id": name, "block_size": 64, "requests": requests, **more}
+def agent(turns: list[dict[str, Any]], name: str = "a") -> list[dict[str, Any]]:
+    """A session; its blocks are its own."""
+    known = {"session_id": name, "block_size": 64}
+    return [{**row, **known, "hash_ids": [hash((name, block)) for block in row["hash_ids"]]} for row in turns]
 
 
-def turn(at: float, prompt: int, output: int, **more: object) -> dict[str, Any]:
-    blocks = list(range(prompt // 64))
-    return {"t": at, "in": prompt, "out": output, "hash_ids": blocks, "api_time": 1.0, **more}
+def turn(at: float, prompt: int, output: int, think_time: float | None = None) -> dict[str, Any]:
+    row = mooncake(1000 * at, prompt, output, list(range(prompt // 64)))
+    return row if think_time is None else {**row, "delay": 1000 * think_time}
 
 
 def message(
@@ -91,7 +93,7 @@ def test_explicit_waits_and_delays_are_kept(tmp_path: Path) -> None:
 
 def test_agents_continue_their_context_and_find_it_cached(tmp_path: Path) -> None:
     turns = [turn(0, 640, 30), turn(5, 1000, 20, think_time=3.0), turn(9, 1100, 10, think_time=2.0)]
-    (session,), _ = read_sessions(written(tmp_path / "t.jsonl", [agent(turns)]))
+    (session,), _ = read_sessions(written(tmp_path / "t.jsonl", agent(turns)))
     assert [(call.after, call.gap) for call in session.calls] == [(None, 0.0), (0, 3.0), (1, 2.0)]
     report = play([session])
     assert report.prompt_unique == 640 + (1000 - 670) + (1100 - 1020)
@@ -102,23 +104,28 @@ def test_agents_continue_their_context_and_find_it_cached(tmp_path: Path) -> Non
 def test_a_compacted_context_begins_anew(tmp_path: Path) -> None:
     shorter = turn(5, 640, 10)
     shorter["hash_ids"] = [0, 1, *range(500, 508)]
-    (session,), _ = read_sessions(written(tmp_path / "t.jsonl", [agent([turn(0, 6400, 30), shorter])]))
+    (session,), _ = read_sessions(written(tmp_path / "t.jsonl", agent([turn(0, 6400, 30), shorter])))
     assert session.calls[1].after is None and session.calls[1].waits == (0,)
     assert play([session]).prompt_unique == 6400 + 640 - 128
 
 
 def test_subagents_run_beside_one_another_and_the_main_agent_waits_for_them(tmp_path: Path) -> None:
-    def subagent(name: str, end: float, seconds: float) -> dict[str, Any]:
-        own = [{"t": 0.0, "in": 200, "out": 5, "api_time": 1.0}, {"t": 4.0, "in": 300, "out": 5, "api_time": 1.0}]
-        return {"t": end, "type": "subagent", "agent_id": name, "duration_ms": 1000 * seconds, "requests": own}
+    def subagent(agent: str, name: str, start: int, end: int, prompt: int) -> dict[str, Any]:
+        row = span(name, start, end, prompt, 5)
+        return {**row, "attributes": {**row["attributes"], "gen_ai.agent.id": agent}}
 
-    rows = [turn(0, 640, 30), subagent("x", 12.0, 10.0), subagent("y", 14.0, 12.0), turn(20, 1000, 20, think_time=19.0)]
-    (session,), _ = read_sessions(written(tmp_path / "t.jsonl", [agent(rows)]))
-    main = [place for place, call in enumerate(session.calls) if call.prompt in (640, 1000)]
-    assert len(session.calls) == 6 and main == [0, 5]
-    assert sorted(session.calls[5].waits) == [0, 3, 4]
-    assert {session.calls[place].waits for place in (1, 2)} == {(0,)}
-    assert session.calls[5].gap == pytest.approx(20 - 7)  # after the last subagent's last call
+    rows = [
+        span("m1", 0, 1, 640, 30),
+        *(subagent("x", "x1", 2, 3, 200), subagent("x", "x2", 6, 7, 300)),
+        *(subagent("y", "y1", 3, 4, 200), subagent("y", "y2", 7, 9, 300)),
+        span("m2", 20, 22, 1000, 20),
+    ]
+    (session,), _ = read_sessions(written(tmp_path / "t.jsonl", rows))
+    named = {call.name: call for call in session.calls}
+    waits = {name: {session.calls[at].name for at in call.waits} for name, call in named.items()}
+    assert waits == {"m1": set(), "x1": {"m1"}, "y1": {"m1"}, "x2": {"x1"}, "y2": {"y1"}, "m2": {"m1", "x2", "y2"}}
+    assert named["m2"].gap == pytest.approx(20 - 9)  # after the last subagent's last call
+    assert session.calls[named["m2"].after or 0].name == "m1" and named["x1"].after is None
     assert play([session]).done == 1
 
 
@@ -165,7 +172,10 @@ def test_a_transcript_without_texts_gives_turns_tools_and_sidechains(tmp_path: P
 
 
 def test_rows_in_any_order_and_with_unknown_fields_are_the_same_trace(tmp_path: Path) -> None:
-    rows = [mooncake(1000 * i, 512 + i, 5, [0, i + 1], session_id=f"s{i % 3}", colour="red") for i in range(9)]
+    rows = [
+        mooncake(1000 * i, 512 + i, 5, [0, i + 1], session_id=f"s{i % 3}", request_id=str(i), colour=1)
+        for i in range(9)
+    ]
     ordered, _ = read_sessions(written(tmp_path / "a.jsonl", rows))
     mixed, _ = read_sessions(written(tmp_path / "b.jsonl", reversed(rows)))
     assert [(s.name, s.at, s.calls) for s in ordered] == [(s.name, s.at, s.calls) for s in mixed]
@@ -204,7 +214,8 @@ def test_clocks_that_jump_cut_the_gap(tmp_path: Path) -> None:
         ('{"timestamp": NaN, "input_length": 5}', "entry 1, has an invalid value"),
         ('{"timestamp": 0, "input_length": -5}', "not a number of tokens"),
         ('{"timestamp": 0, "input_length": 5, "hash_ids": 3}', "entry 1, has an invalid value"),
-        ('{"requests": [{"t": 0, "in": 5}]}', "entry 1, lacks 'out'"),
+        ('{"attributes": {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 5}}', "lacks"),
+        ('{"sessionId": "s", "type": "user"}', "entry 1, lacks 'timestamp'"),
         ('{"sessionId": "s", "type": "assistant", "timestamp": "noon", "message": {}}', "has an invalid value"),
     ],
 )
@@ -224,23 +235,23 @@ def test_calls_that_wait_for_one_another_are_rejected(tmp_path: Path) -> None:
         read_sessions(written(tmp_path / "t.jsonl", rows))
 
 
-def test_a_session_of_a_million_calls_is_cut_or_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls", [MAX_SESSION_CALLS + 1, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_a_session_of_a_million_calls_is_cut_or_rejected(tmp_path: Path, calls: int) -> None:
     def session(calls: int) -> Path:
         path = tmp_path / "t.jsonl"
-        path.write_text(
-            "".join(f'{{"input_length": {i}, "session_id": "s"}}\n' for i in range(calls)), encoding="utf-8"
-        )
+        rows = (f'{{"input_length": {i}, "session_id": "s"}}\n' for i in range(calls))
+        path.write_text("".join(rows), encoding="utf-8")
         return path
 
-    with pytest.raises(ConfigError, match=f"1,000,000 calls, more than {MAX_SESSION_CALLS:,}: give --load calls=N"):
-        read_sessions(session(1_000_000))
+    with pytest.raises(ConfigError, match=f"{calls:,} calls, more than {MAX_SESSION_CALLS:,}: give --load calls=N"):
+        read_sessions(session(calls))
     (cut,), _ = read_sessions(session(MAX_SESSION_CALLS + 1), calls=100)
     assert play([cut]).done == 1
 
 
 def test_programs_are_admitted_by_their_working_set(tmp_path: Path) -> None:
     turns = [turn(5 * i, 1_000 + 600 * i, 40, think_time=0.3) for i in range(8)]
-    path = written(tmp_path / "t.jsonl", [agent(turns, str(i)) for i in range(12)])
+    path = written(tmp_path / "t.jsonl", [row for i in range(12) for row in agent(turns, str(i))])
     sessions, _ = read_sessions(path)
     without, admitted = play(sessions, cache=20_000), play(sessions, "working-set", cache=20_000)
     assert without.prompt_computed > 2 * without.prompt_unique

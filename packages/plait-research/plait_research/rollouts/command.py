@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -165,8 +166,7 @@ def export_runs(
         typer.Option(
             "--format",
             help="tokens: records like those of `plait learn rollouts`; text: prompts and completions; samples: the "
-            "branches of each vote, as of `plait learn import`; mooncake: model calls without texts, for `plait simulate "
-            "--trace`.",
+            "branches of each vote, as of `plait learn import`; mooncake: model calls for `plait simulate --trace`.",
         ),
     ] = "tokens",
     select_by: Annotated[
@@ -237,11 +237,9 @@ def _recorded_calls(runs: Sequence[RunEntry], left: ExclusionCounts) -> list[dic
             left.add("no model call")
         rows += [{**call, "timestamp": call["timestamp"] + 1000.0 * trace.wall(0.0)} for call in calls]
     began = min((row["timestamp"] for row in rows), default=0.0)
-    return sorted(({**row, "timestamp": round(row["timestamp"] - began, 3)} for row in rows), key=_time_of)
-
-
-def _time_of(row: dict[str, Any]) -> float:
-    return row["timestamp"]
+    return sorted(
+        ({**row, "timestamp": round(row["timestamp"] - began, 3)} for row in rows), key=itemgetter("timestamp")
+    )
 
 
 async def _run(

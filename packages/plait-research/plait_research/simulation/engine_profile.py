@@ -98,9 +98,9 @@ class EngineProfile(Frozen):
 
 
 def named_model(config: Config, task: str) -> str:
-    """Return the model that a configuration runs a task on, or an empty text if none is named or fetched."""
-    config = fit_model(config)
-    return config.model if "model" in config.model_fields_set or task == "countdown" else ""
+    """Return the model that a configuration runs a task on; `default` if none is named or fetched."""
+    config = config if task == "countdown" else fit_model(config)
+    return config.model if "model" in config.model_fields_set or task == "countdown" else "default"
 
 
 def machine() -> str:
