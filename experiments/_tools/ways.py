@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .samples import Question, Way, vote
-from .statistics import Estimate, difference, saving
+from .statistics import Estimate, difference, saving, verdict
 
 __all__ = ["COLUMNS", "FULL", "HALVES", "LOSE", "WAYS", "Chosen", "Votes", "chosen", "families", "voted"]
 
@@ -18,8 +18,8 @@ LOSE = 0.01
 """Of the right answers, that a setting may cost on the questions that it is chosen on."""
 HALVES = (
     "Tokens saved and right answers gained or lost on the questions at odd places, at the setting that saved most on "
-    f"those at even places for at most {LOSE * 100:.0f} point there. *Kept*: the interval of the change does not end "
-    "below −1 point."
+    f"those at even places for at most {LOSE * 100:.0f} point there. *Kept*: the interval of the change, which is "
+    "exact, does not end below −1 point. Where no answer changed, up to 3/n may still be lost (the rule of three)."
 )
 COLUMNS = ("rule", "setting", "samples that ended", "tokens saved", "change", "kept")
 Votes = Mapping[str, Mapping[str, Sequence[int]]]
@@ -37,7 +37,7 @@ class Chosen(NamedTuple):
 
     def cells(self, family: str) -> tuple[str, ...]:
         """Return the cells under `COLUMNS`."""
-        kept = "yes" if self.change.low >= -LOSE else "not shown" if self.change.high >= -LOSE else "no"
+        kept = verdict(self.change, -LOSE)
         figures = (f"{self.ended:.1f}", self.saved.percent(), self.change.points())
         return (family, f"`{self.key}`", *figures, kept)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._tools.samples import Question
-from .._tools.statistics import Estimate, mean, pass_at, saving, share
+from .._tools.statistics import Estimate, discordant, mean, pass_at, saving, share
 from .._tools.ways import COLUMNS, FULL, HALVES, LOSE, Chosen, Votes, chosen
 from .recorded import ARMS, SETS, Recording
 
@@ -127,7 +127,7 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
     names = {recording.name: recording for recording in ARMS}
     rows: list[Sequence[str]] = []
     for row in routes:
-        change = mean([float(value) for value, count in row["change"].items() for _ in range(count)])
+        change = discordant(row["change"].get("1", 0), row["change"].get("-1", 0), row["requests"])
         recording = names[row["set"]]
         told = [
             f"{row[way]['right'] * 100:.1f} % ({_ends(row[way]['interval'])}) at {row[way]['cost']:,.0f}"

@@ -295,7 +295,8 @@ def page_of(rows: Sequence[Row], command: str, price: float, stem: str = "README
         against = difference([row.right for row in mine], [target[text].right for text in texts])
         same = share([_same(row.plan, target[row.text].plan) for row in mine])
         cells = [
-            f"`{key}`", share([row.right for row in mine]).percent(), against.points(), same.percent(),
+            f"`{key}`", share([row.right for row in mine]).percent(),
+            "–" if key == "target" else against.points(), same.percent(),
             f"{np.mean([row.draft for row in mine]):.1f}", f"{np.mean([row.target for row in mine]):.1f}",
             mean([cost(row) for row in mine]).number(), _rate(mine),
         ]  # fmt: skip
