@@ -170,7 +170,7 @@ def holm(values: Sequence[float]) -> list[float]:
 def verdict(found: Estimate, smallest: float) -> str:
     """Return `yes` if an interval lies above the smallest effect that counts, `no` if it lies below, `not shown` where
     it holds it."""
-    return "yes" if found.low >= smallest else "no" if found.high < smallest else "not shown"
+    return "yes" if found.low > smallest else "no" if found.high < smallest else "not shown"
 
 
 def saving(used: Values, whole: Values, seed: int = 0) -> Estimate:

@@ -268,7 +268,7 @@ def _verdict(change: Estimate, levels: Mapping[int, Estimate]) -> str:
     low = [str(level) for level, each in levels.items() if each.value < LIMIT - 1e-9]
     if low:
         return f"not at level {', '.join(low)}"
-    return "yes" if change.low >= LIMIT else "not shown"
+    return "yes" if change.low > LIMIT else "not shown"
 
 
 def main() -> None:

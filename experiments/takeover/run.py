@@ -14,7 +14,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -331,12 +331,27 @@ def _mixes(by: dict[str, dict[str, Row]], texts: Sequence[str], price: float) ->
         "| condition | share of questions that the mix gives to the target | more right than the mix |",
         "|---|---|---|",
     ]
+    gains: dict[str, list[float]] = {}
     for key in CONDITIONS[2:]:
         part = min(1.0, max(0.0, (cost(key) - low) / (high - low)))
         mixed = [part * by["target"][text].right + (1 - part) * by["draft"][text].right for text in texts]
-        more: Estimate = difference([float(by[key][text].right) for text in texts], mixed)
+        right = [float(by[key][text].right) for text in texts]
+        gains[key] = [a - b for a, b in zip(right, mixed, strict=True)]
+        more: Estimate = difference(right, mixed)
         lines.append(f"| `{key}` | {100 * part:.0f} % | {more.points()} |")
+    for planner in ("takeover", "ssr"):
+        more = difference(_other_half({key: gain for key, gain in gains.items() if planner in key}), [0.0] * len(texts))
+        lines.append(f"| `{planner}`, the threshold chosen on the other half of the questions | | {more.points()} |")
     return lines
+
+
+def _other_half(gains: Mapping[str, list[float]]) -> list[float]:
+    """Return the gains of each half of the questions at the setting that gains most on the other half."""
+    found = [0.0] * len(next(iter(gains.values())))
+    for half in (0, 1):
+        best = max(gains.values(), key=lambda values: sum(values[1 - half :: 2]))
+        found[half::2] = best[half::2]
+    return found
 
 
 def _same(first: str, second: str) -> bool:
