@@ -46,7 +46,7 @@ class Figure(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a claim came to."""
+    """The result of a claim."""
 
     figure: Figure
     others: list[Figure]
@@ -61,7 +61,7 @@ def claims() -> dict[str, Any]:
 
 
 def seal(cell: Cell) -> str:
-    """Return the hash of what a claim chose."""
+    """Return the hash of the choice of a claim."""
     choice = {name: cell[name] for name in CHOICE if name in cell}
     return hashlib.sha256(json.dumps(choice, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
@@ -108,7 +108,7 @@ def rows_at(page: str, at: Cell) -> Iterator[dict[str, str]]:
 
 
 def one(page: str, at: Cell) -> Figure:
-    """Return the only figure at a place, or the `first` where that is said. Raises `LookupError` for several."""
+    """Return the only figure at a place, or with `first` the first. Raises `LookupError` for several."""
     found = figures(page, at)
     if len(found) > 1 and not at.get("first"):
         raise LookupError(f"experiments/{page}/README.md has {len(found)} figures at {at}")
@@ -142,7 +142,7 @@ def _figure(text: str, at: Cell) -> Figure:
 
 
 def result(cell: Cell) -> Result:
-    """Return what a claim came to: its figure, those of the other settings, and the word for it."""
+    """Return the result of a claim: its figure, those of the other settings, and the word for it."""
     page, unit = cell["page"], cell["measure"]
     figure = one(page, cell["at"])
     others = [each for at in cell.get("tried", ()) for each in figures(page, {**cell["at"], **at})]

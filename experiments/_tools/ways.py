@@ -92,8 +92,8 @@ def voted(way: Way, questions: Sequence[Question]) -> dict[str, list[int]]:
 
 
 def in_sequence(way: Way, question: Question, ended: int) -> int:
-    """Return the tokens on the longest chain of a vote of which `ended` samples ended: waves follow one another, and
-    each takes as long as its longest sample. The full vote is one wave."""
+    """Return the tokens on the longest chain of a vote whose first `ended` samples ended: waves follow one another,
+    and each takes as long as its longest sample. The full vote is one wave."""
     size = next((int(each.removeprefix("waves:n=")) for each in way.policies if each.startswith("waves:n=")), 0)
     tokens = question.tokens[: ended if size else None]
     step = size or len(tokens)
