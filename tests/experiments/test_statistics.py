@@ -47,7 +47,7 @@ def test_a_bootstrap_of_few_changes_covers_far_less() -> None:
     for _ in range(200):
         lost = rng.random(50) < 0.02
         hits["bootstrap"] += mean(-lost.astype(float)).low <= -0.02 <= mean(-lost.astype(float)).high
-        exact = difference(1.0 - lost, np.ones(50))
+        exact = difference((1.0 - lost).tolist(), [1.0] * 50)
         hits["exact"] += exact.low <= -0.02 <= exact.high
     assert hits["bootstrap"] < 150 and hits["exact"] >= 190
 
@@ -63,7 +63,9 @@ def _ratios(rng: np.random.Generator) -> Estimate:
 
 def _paired(rng: np.random.Generator) -> Estimate:
     hard = rng.random(200)
-    return difference((rng.random(200) < 0.9 - 0.5 * hard).astype(float), (rng.random(200) < 0.8 - 0.5 * hard) * 1.0)
+    return difference(
+        (rng.random(200) < 0.9 - 0.5 * hard).astype(float), (rng.random(200) < 0.8 - 0.5 * hard).astype(float)
+    )
 
 
 def _votes(rng: np.random.Generator) -> Estimate:
