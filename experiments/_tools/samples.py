@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from plait.apps.common.rows import raw_rows
+from plait.apps.common.dataset import raw_rows
 from plait.core.errors import ConfigError
 from plait.core.messages import explain, json_path
 from plait.core.ops import Plugin

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.apps.common.intervals import paired, wilson
+from plait.apps.commands.eval import paired, wilson
 
 __all__ = [
     "Estimate", "Values", "difference", "discordant", "holm", "mcnemar", "mean", "p_value", "pass_at", "ratio",

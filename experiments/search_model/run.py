@@ -22,7 +22,7 @@ from zlib import crc32
 
 import torch
 
-from plait.apps.common.intervals import paired
+from plait.apps.commands.eval import paired
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.result import Result, Usage

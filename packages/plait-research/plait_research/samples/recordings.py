@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plait.apps.common.rows import raw_rows
+from plait.apps.common.dataset import raw_rows
 from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
 from plait.runtime.plugins.loader import Plugins

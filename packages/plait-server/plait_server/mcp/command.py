@@ -19,7 +19,7 @@ from plait.apps.common.options import (
     Tokens,
     common_options,
 )
-from plait.apps.models.standing import joined
+from plait.apps.models.up import joined
 from plait.core.errors import ConfigError
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
