@@ -25,7 +25,7 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait_research.planners._programs import read_problem
 from plait_research.planners.code_search import CodeSearch, Searching
-from plait_research.planners.code_search.selection import Evidence, Rule, choose
+from plait_research.planners.code_search.programs import Evidence, Rule, choose
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

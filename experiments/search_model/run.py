@@ -29,8 +29,7 @@ from plait.core.result import Result, Usage
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects.countdown import DIALECT
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait_bench.tasks._countdown_states import remaining
-from plait_bench.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown, remaining
 from training import task as countdown, vocab as words
 from training.arithmetic import vocab
 from training.arithmetic.evaluate import taken_step, values

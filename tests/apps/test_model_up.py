@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from plait.apps.models.up import StandingEngine, began, joined, kept, make_folder, put, standing
+from plait.apps.models.standing import StandingEngine, began, joined, kept, make_folder, put, standing
 from plait.runtime.client.config import Config
 from plait.workers.engine.options import EngineOptions
 from plait.workers.engine.server import flags

@@ -14,7 +14,7 @@ from experiments.public_traces.recorded import _value  # pyright: ignore[reportP
 from experiments.public_traces.run import HERE, promised, read
 from experiments.votes import from_file
 from plait.core.errors import UsageError
-from plait_research.samples.sample import RecordedSample, write_samples
+from plait_research.samples.recordings import RecordedSample, write_samples
 
 AGREED = Question((0, 0, 0, 1, 0, 0, 0, 0), (10,) * 8, frozenset({0}))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-from plait.apps.models.up import joined
+from plait.apps.models.standing import joined
 from plait.core.errors import ConfigError
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config

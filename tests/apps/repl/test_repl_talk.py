@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plait.apps.repl.conversation import LONGEST, attachment, message_of
+from plait.apps.repl.attachments import LONGEST, attachment, message_of
 from plait.apps.repl.session import ReplSession
 from plait.apps.repl.state import Manner
 from plait.core.chat import ImagePart

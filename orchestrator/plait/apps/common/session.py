@@ -24,7 +24,7 @@ from ...runtime.client.worker_factory import fit_model, lacks_model
 from ...runtime.driver.event_pump import Watcher
 from ...runtime.plugins.loader import Plugins
 from ..doctor.checks import model_folder
-from ..models.up import joined
+from ..models.standing import joined
 from .interrupt import Stopper
 from .output import Output, safe
 

@@ -14,7 +14,7 @@ from ..common.options import Json
 from ..common.output import opened
 from .convert import convert as converted
 from .fetch import get as fetch
-from .up import StandingEngine, standing
+from .standing import StandingEngine, standing
 
 
 def get(

@@ -30,8 +30,8 @@ from ...runtime.client.models import CHAT, NO_MODEL, fetched
 from ...runtime.control.verbs import Verb
 from ...runtime.plugins.loader import Plugins
 from ..common.session import engine_name
-from ..models.up import joined
-from .conversation import Attachment, message_of
+from ..models.standing import joined
+from .attachments import Attachment, message_of
 from .state import Manner, ReplTurn
 
 _OWN = ("ray", "engine")

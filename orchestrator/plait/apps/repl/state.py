@@ -21,7 +21,7 @@ from ...runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent, Text
 from ...runtime.control.verbs import steps_named
 from ...runtime.plugins.spec import spelled
 from ..common.output import safe
-from .conversation import Attachment, fence
+from .attachments import Attachment, fence
 
 FORMAT = 1
 _SURE = ("confidence", "tail", "bottom", "lowest")

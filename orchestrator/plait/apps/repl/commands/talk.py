@@ -23,7 +23,8 @@ from ...common.files import write_private
 from ...common.journals import journal_of
 from ...trace.read import default_name, read_trace
 from ...viewer.page import page
-from ..conversation import Repl, attachment
+from ..attachments import attachment
+from ..conversation import Repl
 from ..registry import COMMANDS, command, cut_words, find, path_of, take_flags
 from ..state import ReplTurn, as_markdown, dump, load
 from ..view import Text
