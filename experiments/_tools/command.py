@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from plait.apps.common.failures import guarded
+from plait.apps.common.guard import guarded
 from plait.apps.common.options import Common, common_options
 from plait.apps.common.output import cancellable, opened
 from plait.runtime.client.config import Config

@@ -27,8 +27,8 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *shown, loaded = done.stdout.splitlines()
     assert eval(loaded) == [
-        "plait.apps.command_table", "plait.apps.common", "plait.apps.common.failures", "plait.apps.common.output",
-        "plait.apps.common.output", "plait.apps.main", "plait.apps.moved",
+        "plait.apps.command_table", "plait.apps.common", "plait.apps.common.guard", "plait.apps.common.output",
+        "plait.apps.main", "plait.apps.moved",
     ]  # fmt: skip
     for name in (*TOP, *COMMANDS):
         assert any(f" {name} " in line for line in shown)

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from .. import __version__
 from ..distributions import CONTENTS, explain_missing
 from .command_table import all_commands, all_families
-from .common.failures import guarded
+from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
 from .moved import current_flags, current_words
 

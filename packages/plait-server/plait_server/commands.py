@@ -5,6 +5,6 @@ from __future__ import annotations
 COMMANDS = {
     "Serve": {
         "serve": (".command", "serve", "Serve the OpenAI API, answered by planners."),
-        "mcp": (".mcp.http", "mcp", "Offer plait as tools of the Model Context Protocol."),
+        "mcp": (".mcp.command", "mcp", "Offer plait as tools of the Model Context Protocol."),
     },
 }

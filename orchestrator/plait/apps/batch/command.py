@@ -22,7 +22,8 @@ from ...runtime.client.config import Config
 from ...runtime.plugins.trust import trust
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, all_typed, common_options
-from ..common.output import Output, counting, for_each, opened
+from ..common.output import Output, opened
+from ..common.progress import counting, for_each
 from ..common.session import choose_model, opened_session
 from .graded import Grading, grade as run_graded, is_file
 from .rows import (

@@ -28,7 +28,8 @@ from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ..common.dataset import DatasetQuestion
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
-from ..common.output import Output, counting, for_each, opened
+from ..common.output import Output, opened
+from ..common.progress import counting, for_each
 from ..common.session import opened_session
 
 RESAMPLES = 2000

@@ -1,15 +1,8 @@
-"""Print an error of a command as one line, and choose the exit code of the process."""
+"""The one line that people read of an error, and the exit code that goes with it."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
-import os
 import re
-import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,7 +10,7 @@ from typer import TyperException
 
 from ...core.errors import PlaitError, UsageError
 from ...core.messages import did_you_mean, explain, first_line, first_of_each, json_path
-from .output import DEBUG, SECOND_WORD, CommandCancelled, shown, shown_json
+from .output import DEBUG, SECOND_WORD
 
 _DEEP = 8
 """How many errors behind an error are looked at."""
@@ -74,52 +67,3 @@ def _of_the_line(error: TyperException) -> str:
         return message + (did_you_mean(*second) if second else "")
     word, *choices = re.findall(r"'([^']*)'", error.message) or [""]  # 'onn' is not one of 'auto', 'on', 'off'
     return message + (did_you_mean(word, choices) or did_you_mean(word.lower(), choices))
-
-
-def guarded(work: Callable[[], object], as_json: bool) -> int:
-    """Do a command's work and return its exit code; errors are one line on standard error (and `{"error": …}` on
-    standard output with `as_json`), never a traceback unless `PLAIT_DEBUG` is set."""
-    _log_to_stderr()
-    try:
-        code = work()
-        return code if isinstance(code, int) else 0
-    except (KeyboardInterrupt, CommandCancelled):
-        return _said("cancelled", 130, as_json, status="cancelled")
-    except BrokenPipeError:  # the reader of the output has closed it, as in `plait … | head`
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
-    except Exception as error:
-        if os.environ.get(DEBUG):
-            traceback.print_exc()
-        from .failures import worded_error  # loads pydantic, which `plait --help` does without
-
-        message, code = worded_error(error)
-        return code if not message else _said(f"error: {message}", code, as_json, error=message)
-
-
-def _said(line: str, code: int, as_json: bool, **fields: str) -> int:
-    sys.stderr.write(shown(line, sys.stderr) + "\n")
-    if as_json:
-        sys.stdout.write(shown_json(json.dumps(fields, ensure_ascii=False), sys.stdout) + "\n")
-        sys.stdout.flush()
-    return code
-
-
-class _OneLine(logging.Formatter):
-    """Log lines without the traceback that came with them."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = f"{record.name}: {record.levelname.lower()}: {record.getMessage()}"
-        if record.exc_info and os.environ.get(DEBUG):
-            line += "\n" + self.formatException(record.exc_info)
-        return shown(line, sys.stderr)
-
-
-def _log_to_stderr() -> None:
-    log = logging.getLogger("plait")
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(_OneLine())
-        log.addHandler(handler)
-        log.propagate = False

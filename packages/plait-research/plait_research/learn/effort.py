@@ -15,7 +15,8 @@ from plait.apps.common.dataset import DatasetQuestion, read_questions
 from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
-from plait.apps.common.output import Output, for_each, opened
+from plait.apps.common.output import Output, opened
+from plait.apps.common.progress import for_each
 from plait.apps.common.session import choose_model, opened_session
 from plait.core.errors import UsageError
 from plait.core.messages import pluralise

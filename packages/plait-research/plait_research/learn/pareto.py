@@ -19,7 +19,8 @@ from pydantic import JsonValue
 
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import CommandInterrupted, Stopper
-from plait.apps.common.output import Output, for_each
+from plait.apps.common.output import Output
+from plait.apps.common.progress import for_each
 from plait.apps.common.session import Session, opened_session
 from plait.core.chat import Message
 from plait.core.errors import PlaitError, UsageError

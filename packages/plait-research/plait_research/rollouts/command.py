@@ -19,7 +19,8 @@ from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
-from plait.apps.common.output import Output, counting, opened
+from plait.apps.common.output import Output, opened
+from plait.apps.common.progress import counting
 from plait.apps.common.session import choose_model, opened_session
 from plait.core.errors import ConfigError, UsageError
 from plait.core.messages import pluralise

@@ -12,7 +12,7 @@ from typing import Any
 
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
-from plait.apps.common.output import for_each
+from plait.apps.common.progress import for_each
 from plait.core.errors import UsageError
 from plait.core.interfaces import Worker
 from plait.core.request import Request

@@ -6,13 +6,9 @@ address needs keys, or `--open`.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
@@ -20,23 +16,10 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from plait.apps.common.options import (
-    Common,
-    MaxTokens,
-    Planner,
-    Policies,
-    Seconds,
-    Temperature,
-    Tokens,
-    common_options,
-)
-from plait.apps.models.standing import joined
 from plait.core.errors import ConfigError
 from plait.core.messages import explain, first_of_each, json_path
 from plait.core.values import Frozen
-from plait.runtime.client.client import AsyncOrchestrator
-from plait.runtime.client.config import Config, table
-from plait.runtime.driver.garbage_collection import settle
+from plait.runtime.client.config import table
 
 from ..errors import ApiError
 from ..http import HostGuard
@@ -112,73 +95,3 @@ async def serve_http(server: MCPServer[Any], settings: Settings) -> None:
     """Serve until a signal."""
     app = build_app(server, settings)
     await uvicorn.Server(uvicorn.Config(app, host=settings.host, port=settings.port, log_level="error")).serve()
-
-
-if TYPE_CHECKING:
-    from ..settings import Settings
-
-
-@common_options
-def mcp(
-    http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Serve HTTP at this address, path /mcp, and not stdio.")
-    ] = None,
-    open_: Annotated[
-        bool, typer.Option("--open", help="With --http: allow other machines to connect without a key.")
-    ] = False,
-    planner: Planner = None,
-    policies: Policies = None,
-    tokens: Tokens = None,
-    seconds: Seconds = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = None,
-    *,
-    common: Common,
-) -> None:
-    """Offer solve, vote and run_plan as tools of the Model Context Protocol, on standard streams or over HTTP.
-
-    `--tokens` and `--seconds` bound each run, whatever a client asks for. An address that other machines reach needs
-    `keys` in the table `mcp_server` of plait.toml, or --open.
-    """
-    if importlib.util.find_spec("mcp") is None:
-        raise ConfigError("the MCP server needs one more package: pip install 'plait[mcp]'")
-    access = None
-    if http is not None:
-        from .http import load_access
-
-        access = load_access(_address(http), common.config, open_)
-    config = common.load(
-        planner=planner,
-        policies=policies or None,
-        tokens=tokens,
-        seconds=seconds,
-        max_tokens=max_tokens,
-        temperature=temperature,
-    )
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(config, access))
-
-
-async def _serve(config: Config, access: Settings | None) -> None:
-    from ..settings import LOOPBACK
-    from .jobs import Jobs
-    from .server import build
-
-    config, _ = joined(config)
-    async with AsyncOrchestrator(config=config, on_ask="later", control=True) as orchestrator:
-        server = build(Jobs(orchestrator, config.tokens, access is None or access.host in LOOPBACK))
-        settle()
-        if access is None:
-            await server.run_stdio_async()
-        else:
-            from .http import serve_http
-
-            await serve_http(server, access)
-
-
-def _address(given: str) -> tuple[str, int]:
-    """Return a host and a port. Raises `ConfigError` for anything else."""
-    host, _, port = given.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--http {given!r:.80} is not an address. Example: 127.0.0.1:8200")
-    return host.strip("[]") or "127.0.0.1", int(port)
