@@ -96,14 +96,9 @@ def simulate(
     config = common.load()
     engines, shape = read_fields("--cluster", cluster, SimulatedCluster), read_fields("--load", load, SimulatedLoad)
     given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
-    if trace is not None and (text or plan or planner or merge or n or tokens):
-        raise UsageError("--trace has the calls to simulate: leave text, plan, planner, merge, n and tokens out")
     brief = briefed(config, planned(given if trace is None else given.updated({"text": trace.name}), plan))
-    if engines.die is not None and engines.engines == 1:
-        raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
     variants = list(policies or (_DEFAULT if trace is None else _TRACE_DEFAULT))
-    if len(set(variants)) != len(variants):
-        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
+    _check(variants, engines, trace is not None and any((text, plan, planner, merge, n, tokens)))
     model = named_model(config, brief.request.task.name)
     known = _profile(engines.profile, model) if engines.decode_rate is None else None
     with opened(as_json) as output:
@@ -128,6 +123,15 @@ def simulate(
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _check(variants: Sequence[str], engines: SimulatedCluster, is_planned_trace: bool) -> None:
+    if is_planned_trace:
+        raise UsageError("--trace has the calls to simulate: leave text, plan, planner, merge, n and tokens out")
+    if engines.die is not None and engines.engines == 1:
+        raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
+    if len(set(variants)) != len(variants):
+        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
 
 
 def _player(

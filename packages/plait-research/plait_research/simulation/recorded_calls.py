@@ -89,13 +89,13 @@ def _records(path: Path, notes: list[str]) -> Iterator[tuple[int, dict[str, Any]
     number = 0
     for at, line in enumerate(lines, 1):
         try:
-            found = json.loads(line)
+            content = json.loads(line)
         except (ValueError, RecursionError):
             if at == len(lines) > 1:
                 notes.append(f"the last line of {path.name} is incomplete and was left out")
                 return
             raise ConfigError(f"{path}, line {at}, is not JSON: {line.strip()[:60]!r}") from None
-        for record in cast("list[Any]", found if isinstance(found, list) else [found]):
+        for record in cast("list[Any]", content if isinstance(content, list) else [content]):
             number += 1
             if not isinstance(record, dict):
                 raise ConfigError(f"{path}, entry {number}, is not a JSON object; {_KNOWN}")
