@@ -44,6 +44,8 @@ ROWS = Path(__file__).parent / "data" / "rows.jsonl"
 START_S, SETTLE_S, READ_PIECES, WHOLE_S = 90, 1.5, 20, 0.3
 SAMPLES, LIMIT_S, LIMIT_TOKENS = 8, 0.5, 200
 NO_KEY = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+MAX_SAMPLE_TOKENS = 512
+"""As of plait's samples."""
 SAY = "Write a long text."
 Event = Callable[[], Awaitable[float]]
 """Makes a request, takes its reader away, and returns when that was, by the monotonic clock."""
@@ -118,7 +120,8 @@ async def vote_by_hand(base: str, cancels: bool) -> None:
     client = openai.AsyncOpenAI(base_url=base, api_key="none")
 
     async def sample() -> str:
-        answer = await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": VOTE}])
+        messages: Any = [{"role": "user", "content": VOTE}]
+        answer = await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=MAX_SAMPLE_TOKENS)
         return (answer.choices[0].message.content or "").split()[-1]
 
     asking = [asyncio.ensure_future(sample()) for _ in range(SAMPLES)]
@@ -303,8 +306,14 @@ the time of each token. So a row counts what the layers before the server let pa
 The count ends {settle} s after the event: a request that still wrote then was not stopped. A vote is decided when the
 server has written the last token of the fifth equal answer.
 
-`python -m experiments cancelled --gateways ENVIRONMENT/bin --rounds {rounds}`: {machine} Other work ran beside it (load
-{load}), which delays all rows. Each round is in [rows.jsonl](data/rows.jsonl).
+`python -m experiments cancelled --gateways ENVIRONMENT/bin --rounds {rounds}`: {machine} Other work ran beside it
+(load {load}), which delays all rows. Each round is in [rows.jsonl](data/rows.jsonl).
+
+- LiteLLM's proxy lets a server write a whole answer to its end after the client has gone; it stops streams. The other
+  layers stop both.
+- `sample` waits for all its samples by default, each at most 512 tokens long, as a client by hand does that gathers them. With `early=true` or the policy
+  `consensus` the rest stop as soon as they cannot change the verdict.
+- A token limit stops later than the other events: a worker reports every 16 tokens of each sample.
 
 | what happens | who stands before the server | tokens afterwards: median (lowest–highest) | requests |
 |---|---|---|---|
@@ -320,7 +329,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         mine = [row for row in rows if (row["situation"], row["contender"]) == key]
         still = sum(row["running"] > 0 for row in mine)
         says = f"not stopped in {still} of {len(mine)}" if still else f"stopped in all {len(mine)}"
-        lines.append(f"| {key[0]} | {key[1]} | {spread([row['late'] for row in mine])} | {says} |\n")
+        late = spread([row["late"] for row in mine])
+        lines.append(f"| {key[0]} | {key[1]} | {late.median:,.0f} ({late.low:,}–{late.high:,}) | {says} |\n")
     about = ABOUT.format(
         token_ms=1000 * TOKEN_S, settle=SETTLE_S, rounds=rounds, machine=machine(), load=f"{loads[0]}–{loads[-1]}"
     )

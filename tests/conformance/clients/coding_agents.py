@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -53,7 +54,9 @@ def finish_task(command: list[str], files: dict[str, str], variables: dict[str, 
             check=False,
         )
         answer = (work / "answer.txt").read_text().strip()
-        assert answer == str(NUMBER + 1), f"answer.txt has {answer!r}: {(done.stdout + done.stderr)[-300:]}"
+        if answer != str(NUMBER + 1):
+            print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
+            raise AssertionError(f"answer.txt has {answer!r}")
 
 
 def node(name: str) -> str:
@@ -123,7 +126,8 @@ models:
 
 
 def aider(base, model):
-    flags = ["--yes-always", "--no-check-update", "--analytics-disable", "--no-show-model-warnings", "--no-auto-commits"]
+    flags = ["--yes-always", "--no-check-update", "--analytics-disable"]
+    flags += ["--no-show-model-warnings", "--no-auto-commits"]
     command = [str(AGENTS / "aider" / "bin" / "aider"), "--model", f"openai/{model}", "--edit-format", "diff", *flags]
     command += ["--openai-api-base", base, "--message", TASK, "number.txt", "answer.txt"]
     finish_task(command, {".keep": ""}, {})
