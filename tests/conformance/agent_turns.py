@@ -1,7 +1,7 @@
-"""What a coding agent's model does when it is asked to add one to the number in a file: read, write, say that it is done.
+"""What a coding agent's model does when it is asked to add one to the number in a file: read, write, answer.
 
-Each agent offers its own tool that runs commands. A turn with a result of the first command writes the second file, so a
-result that is lost on the way leaves no file.
+Each agent offers its own tool that runs commands. A turn with a result of the first command writes the second file, so
+a result that is lost on the way leaves no file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ TASK = "Read number.txt, add 1, and write the sum into answer.txt."
 NUMBER = 41
 ENDING = "The sum is in answer.txt."
 _SHELLS = (
-    "exec_command", "shell_command", "shell", "local_shell", "Bash", "bash", "run_shell_command", "run_terminal_command",
+    "exec_command", "shell_command", "shell", "local_shell", "Bash", "bash", "run_shell_command",
+    "run_terminal_command",
 )  # fmt: skip
 """Names of the tools that run commands: Codex, Claude Code and Continue, opencode and mini-swe-agent, Qwen Code."""
 _RESULT = re.compile(rf"\b{NUMBER}\b")

@@ -55,7 +55,7 @@ def finish_task(command: list[str], files: dict[str, str], variables: dict[str, 
         )
         answer = (work / "answer.txt").read_text().strip()
         if answer != str(NUMBER + 1):
-            print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
+            sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
             raise AssertionError(f"answer.txt has {answer!r}")
 
 
