@@ -18,7 +18,7 @@ SPLIT = {
     "category": "Translation",
 }
 MODEL = [
-    Reply(when="<request>", text=f"Here it is:\n```json\n{json.dumps(SPLIT)}\n```"),
+    Reply(when="can be split", text=f"Here it is:\n```json\n{json.dumps(SPLIT)}\n```"),
     Reply(when="Good day", text="Guten Tag."),
     Reply(when="Good night", text="Gute Nacht."),
     Reply(when="Good luck", text="the engine had a bad day", finish="error"),

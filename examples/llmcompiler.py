@@ -46,7 +46,7 @@ ANSWER = "Thought: Mount Doom is in no atlas; the other two differ by 1844 m.\nA
 
 async def main() -> None:
     """Ask, and show what ran when."""
-    model = Scripted([Reply(when="^Answer a question", text=ANSWER), Reply(text=PLAN, tokens_per_second=40)])
+    model = Scripted([Reply(when="^Answer the question from", text=ANSWER), Reply(text=PLAN, tokens_per_second=40)])
     async with AsyncOrchestrator(workers=[model], tools=[height, subtract]) as orchestrator:
         answer = await orchestrator.run(
             "How much higher is Mont Blanc than the Zugspitze?", planner=Plugin(name="llmcompiler")

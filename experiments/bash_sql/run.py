@@ -144,8 +144,8 @@ def _plans(problem: SqlProblem, number: int, search: bool) -> list[Reply]:
     asked = re.escape(json.loads(problem.text)["prompt"])
     last = re.escape(_tasks(problem.solution, _NUMBER).splitlines()[-1])
     return [
-        Reply(when=f"^Answer a question.*{asked}.*{last}", text="Thought: It is changed.\nAction: Finish(done)"),
-        Reply(when=f"^Answer a question.*{asked}", text="Thought: I have seen it.\nAction: Replan(the change)"),
+        Reply(when=f"{asked}.*{last}.*^Answer the question from", text="Thought: It is changed.\nAction: Finish(done)"),
+        Reply(when=f"{asked}.*^Answer the question from", text="Thought: I have seen it.\nAction: Replan(the change)"),
         Reply(when=f"{asked}.*could not be run", text=f"Thought: I look.\n{_tasks(first[1:], 11)}\n12. join()\n"),
         Reply(when=f"{asked}.*Current Plan", text=f"Thought: I change it.\n{_tasks(problem.solution, _NUMBER)}\n"
               f"{_NUMBER + len(problem.solution)}. join()\n"),

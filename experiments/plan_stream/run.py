@@ -48,7 +48,7 @@ async def nothing(what: str = "") -> str:
 
 
 def _joined(replies: str, per_second: float | None = None) -> Scripted:
-    joiner = Reply(when="^Answer a question", text="Action: Finish(done)")
+    joiner = Reply(when="^Answer the question from", text="Action: Finish(done)")
     return Scripted([joiner, Reply(text=replies, tokens_per_second=per_second)])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 REPLIES = {
     "replies": [
-        {"when": "<request>", "text": '{"template": "Write a riddle about rain", "n": 3}'},
+        {"when": "can be split", "text": '{"template": "Write a riddle about rain", "n": 3}'},
         {"when": "Reply with one letter", "text": "A"},
         {"when": "Write only the skeleton", "text": "1. Drops\n2. Puddles\n3. Rainbows"},
         {"when": "Split the work", "text": "1. [difficulty 1] think\n2. [difficulty 3; needs 1] write"},

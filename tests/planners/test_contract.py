@@ -119,7 +119,7 @@ async def observed(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Rea
         log.append(Read(step, about))
         return Spy(known(self, step, about), log[-1])
 
-    joiner = Reply(when="^Answer a question", text="Action: Finish(ok)")
+    joiner = Reply(when="^Answer the question from", text="Action: Finish(ok)")
     worker = Scripted([joiner, Reply(text=SAYS.get(name, "so it is \\boxed{42}"))])
     with monkeypatch.context() as patch:
         patch.setattr(kind, "reader", reader)

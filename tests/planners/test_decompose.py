@@ -30,7 +30,7 @@ SPLIT: dict[str, Any] = {
 }
 RIDDLES = "Write 3 riddles about rain"
 RIDDLE: dict[str, Any] = {"template": "Write a riddle about rain", "n": 3, "category": "Repeated Generation"}
-ASKED = "<request>"
+ASKED = "can be split"
 
 
 # --- the gate --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply, Scripted
 
-ASKED_TO_JOIN = "^Answer a question"
+ASKED_TO_JOIN = "^Answer the question from"
 REPLANNING = "Current Plan:"
 
 

@@ -106,7 +106,7 @@ async def test_a_call_starts_when_its_tag_is_closed() -> None:
 
     calls = "".join(f'<tool_call>{{"name": "note", "arguments": {{"what": "{w}"}}}}</tool_call>\n' for w in "ab")
     worker = Scripted(
-        [Reply(when="^Answer a question", text="Action: Finish(both)"), Reply(text=calls, tokens_per_second=40)]
+        [Reply(when="^Answer the question from", text="Action: Finish(both)"), Reply(text=calls, tokens_per_second=40)]
     )
     async with AsyncOrchestrator(workers=[worker], tools=[note]) as orchestrator:
         answer = await orchestrator.run("do it", planner="llmcompiler")

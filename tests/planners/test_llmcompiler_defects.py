@@ -22,7 +22,7 @@ from plait.workers.scripted import Reply, Scripted
 
 
 async def run(plan: str, *tools, final: str = "Action: Finish(ok)", **options):
-    replies = [Reply(when="^Answer a question", text=final), Reply(text=plan)]
+    replies = [Reply(when="^Answer the question from", text=final), Reply(text=plan)]
     async with AsyncOrchestrator(workers=[Scripted(replies)], tools=tools) as orchestrator:
         return await asyncio.wait_for(orchestrator.run("q", planner=Plugin(name="llmcompiler", options=options)), 300)
 
@@ -90,7 +90,10 @@ async def test_lc4_and_lc5_a_dependent_starts_when_its_input_is_there_not_at_the
         return x
 
     plan = "1. first()\n2. second($1)\nThought: slow words slow words slow words slow words\n3. second(5)\n4. join()"
-    replies = [Reply(when="^Answer a question", text="Action: Finish(ok)"), Reply(text=plan, tokens_per_second=10)]
+    replies = [
+        Reply(when="^Answer the question from", text="Action: Finish(ok)"),
+        Reply(text=plan, tokens_per_second=10),
+    ]
     async with AsyncOrchestrator(workers=[Scripted(replies)], tools=[first, second]) as orchestrator:
         answer = await orchestrator.run("q", planner="llmcompiler")
     rows: dict[str, Any] = {row.name: row for row in answer.report.steps}
@@ -142,7 +145,7 @@ async def test_lc8_a_second_plan_that_counts_on_can_use_the_first_ones_results()
 
     replies = [
         Reply(when="3[.] one.*Observation", text="Action: Finish(ok)"),
-        Reply(when="^Answer a question", text="Action: Replan(go on)"),
+        Reply(when="^Answer the question from", text="Action: Replan(go on)"),
         Reply(when="Current Plan:", text="3. one($1)\n4. join()"),
         Reply(text="1. one(10)\n2. join()"),
     ]

@@ -17,8 +17,8 @@ async def test_the_model_is_told_of_some_tools_and_finds_others_for_another_plan
     tools += [named(f"other_{each}", "Something else.") for each in range(8)]
     worker = Seen(
         Reply(when="Current Plan:", text='3. convert_feet("$1")\n4. join()\n'),
-        Reply(when="^Answer a question", text="Action: Replan(metres)", times=1),
-        Reply(when="^Answer a question", text="Action: Finish(ok)"),
+        Reply(when="^Answer the question from", text="Action: Replan(metres)", times=1),
+        Reply(when="^Answer the question from", text="Action: Finish(ok)"),
         Reply(text='1. tower_height("a")\n2. more_tools("metres from feet")\n3. join()\n'),
     )
     async with AsyncOrchestrator(workers=[worker], tools=tools, journal="off") as orchestrator:

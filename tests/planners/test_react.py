@@ -242,7 +242,7 @@ def test_turns_are_limited_and_the_last_one_answers():
     worker = answers(call("look", at="a"), call("look", at="b"), "Answer: ok")
     assert ask(worker, [look], rounds=3).answer == "ok"
     assert LAST in said(worker.thinks[2])
-    assert not worker.thinks[2].tools
+    assert worker.thinks[2].tools == worker.thinks[0].tools and worker.thinks[2].tool_choice == "none", "its prefix"
 
 
 def test_a_long_result_is_cut_and_can_be_read_on():

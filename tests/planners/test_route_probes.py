@@ -237,7 +237,7 @@ async def test_probes_that_fail_are_left_out() -> None:
 
 
 async def test_a_split_that_fails_leads_to_probes() -> None:
-    replies = [Reply(when="<request>", text="x", finish="error"), *saying(1, 1, 1, 1)]
+    replies = [Reply(when="can be split", text="x", finish="error"), *saying(1, 1, 1, 1)]
     answer, _ = await ask("route", "Write 3 riddles about rain", *replies)
     assert answer.answer == "1" and answer.why.startswith("probes: ")
 

@@ -73,7 +73,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{json.dumps(each)[:60]}" for name, each in CASES])
 async def test_a_number_that_is_too_large_builds_nothing(name: str, options: dict[str, Any], made: list[int]) -> None:
-    joiner = Reply(when="^Answer a question", text="Action: Finish(ok)")
+    joiner = Reply(when="^Answer the question from", text="Action: Finish(ok)")
     worker = Scripted([joiner, Reply(text=SAYS.get(name, "so it is \\boxed{42}"))])
     task, text = ASKS.get(name, ("plain", PROMPT))
     refused = ""

@@ -24,14 +24,17 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\A(?:error|not run|none)[^\n]*", "<failed>"),
     (r"Observation: (?:error|not run|none)[^\n]*", "Observation: <failed>"),
     (r"<tool_response>error[^<]*", "<tool_response><failed>"),
-    (r"\AGiven a question, write a plan(?=[\s\S]*\n- Part of the work is done)[\s\S]*?\nQuestion: ", "<replan>"),
+    (r"\AGiven a question, write a plan(?=[\s\S]*\nPart of the work is done)[\s\S]*?\nQuestion: ", "<replan>"),
+    (r"\A(?:Given a|Answer the) question(?=[\s\S]*\nAnother plan is not possible)[\s\S]*?\nQuestion: ", "<last>"),
+    (r"\AAnswer the question from what the tools[\s\S]*?\nQuestion: ", "<joiner>"),
+    (r"\AGiven a question, write a plan(?=[\s\S]*\nAnswer the question from what)[\s\S]*?\nQuestion: ", "<joiner>"),
     (r"\AGiven a question, write a plan[\s\S]*?\nQuestion: ", "<plan>"),
+    (r"\n\nPrevious Plan:(?=[\s\S]*\nAnswer the question from what the tools)", ""),
+    (r"Answer the question from what the tools[\s\S]*\z", ""),
     (r"\n\nPrevious Plan:\n\n", "<previous>"),
-    (r"\n\nThought: [\s\S]*\nCurrent Plan:\n\n\z", "<again>"),
-    (r"\AAnswer a question from what tools(?=[\s\S]*\nAnother plan is not possible)[\s\S]*?\nQuestion: ", "<last>"),
-    (r"\AAnswer a question from what tools[\s\S]*?\nQuestion: ", "<joiner>"),
-    (r"\ASome requests ask for the same thing[\s\S]*?<request>\n", "<split>"),
-    (r"\n</request>[\s\S]*\z", "<go>"),
+    (r"\n\n(?:Thought: |Part of the work is done)[\s\S]*\nCurrent Plan:\n\n\z", "<again>"),
+    (r"\A(?=[\s\S]*\n\n---\nDo not answer the request above yet)", "<split>"),
+    (r"\n\n---\nDo not answer the request above yet[\s\S]*\z", "<go>"),
 )
 """What is put in the place of what, in this order, before text is cut into pieces: expressions that Python (with `\\Z`
 for `\\z`) and the tokenizers library read alike."""

@@ -237,7 +237,8 @@ class ModelCall(Frozen):
     the functions, so a prompt that relies on them must also describe the format of calls."""
     tool_choice: str = Field(default="required", max_length=64, exclude_if=lambda value: value == "required")
     """`auto`: the model may call one of `tools`. `required`: the model must call one. A name: the model must call this
-    function. A server gets the field; an engine in this process enforces it."""
+    function. `none`: the model only reads them, as calls before did, so that its prompt's beginning is cached. A server
+    gets the field; an engine in this process enforces it, except `none`."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
     """Whether one turn may make several calls."""
     if TYPE_CHECKING:  # the validators accept more types than the fields hold

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from .. import __version__
 from ..core.errors import ConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
 
+SCHEMA_URL = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
+"""The version of the GenAI conventions that spans and metrics follow."""
 INSTALL = "pip install 'plait[otel]'"
 _OTLP = {"METRICS": ("metric_exporter", "OTLPMetricExporter"), "TRACES": ("trace_exporter", "OTLPSpanExporter")}
 
@@ -20,6 +23,9 @@ SWITCHES = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORT
 """Environment variables that turn metrics on."""
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+_RUN_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
+_USAGE = "gen_ai.client.inference"
+_KINDS = ("input", "output", "cache_read.input", "reasoning.output")
 _OF_A_CALL = (
     *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "server.address", "server.port"),
     *("gen_ai.tool.name", "error.type"),
@@ -50,7 +56,7 @@ def meter() -> Meter:
         readers = [PeriodicExportingMetricReader(exporter) for exporter in made]
         provider = MeterProvider(metric_readers=readers)
         metrics.set_meter_provider(provider)
-    return provider.get_meter("plait")
+    return provider.get_meter("plait", __version__, schema_url=SCHEMA_URL)
 
 
 def exporters(signal: Literal["METRICS", "TRACES"], what: str, console: Callable[[], Any]) -> list[Any]:
@@ -90,10 +96,18 @@ class GenAIMetrics:
         def histogram(name: str, unit: str, about: str, buckets: tuple[float, ...]) -> Any:
             return meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=list(buckets))
 
-        self._duration = histogram("gen_ai.client.operation.duration", "s", "Duration of a model call", _SECONDS)
-        self._tokens = histogram("gen_ai.client.token.usage", "{token}", "Tokens of a model call", _TOKENS)
+        def counter(name: str) -> Any:
+            return meter.create_counter(f"{_USAGE}.usage.{name}_tokens", "{token}", f"Tokens of model calls: {name}")
+
+        self._duration = histogram(f"{_USAGE}.duration", "s", "Duration of a model call", _SECONDS)
+        self._first = histogram(f"{_USAGE}.time_to_first_chunk", "s", "Time to the first text of a stream", _SECONDS)
+        self._totals = {kind: counter(kind) for kind in _KINDS}
+        self._tokens = {
+            kind: histogram(f"{_USAGE}.operation.{kind}_tokens", "{token}", f"Tokens of one call: {kind}", _TOKENS)
+            for kind in ("input", "output")
+        }
         self._tool = histogram("gen_ai.execute_tool.duration", "s", "Duration of a tool's call", _SECONDS)
-        self._run = histogram("gen_ai.workflow.duration", "s", "Duration of a run", _SECONDS)
+        self._run = histogram("gen_ai.invoke_agent.duration", "s", "Duration of a run", _RUN_SECONDS)
 
     def called(self, seconds: float, attributes: Mapping[str, Any]) -> None:
         """Take a model call or a tool's call that has ended."""
@@ -102,12 +116,15 @@ class GenAIMetrics:
             self._tool.record(seconds, kept)
             return
         self._duration.record(seconds, kept)
-        for kind in ("input", "output"):
-            tokens = attributes.get(f"gen_ai.usage.{kind}_tokens")
-            if tokens:
-                self._tokens.record(tokens, {**kept, "gen_ai.token.type": kind})
+        if (first := attributes.get("gen_ai.response.time_to_first_chunk")) is not None:
+            self._first.record(first, kept)
+        for kind in _KINDS:
+            if tokens := attributes.get(f"gen_ai.usage.{kind}_tokens"):
+                self._totals[kind].add(tokens, kept)
+                if kind in self._tokens:
+                    self._tokens[kind].record(tokens, kept)
 
     def ended(self, seconds: float, attributes: Mapping[str, Any]) -> None:
         """Take a run that has ended."""
-        names = ("gen_ai.operation.name", "gen_ai.workflow.name", "error.type")
+        names = ("gen_ai.operation.name", "gen_ai.agent.name", "error.type")
         self._run.record(seconds, {name: attributes[name] for name in names if name in attributes})

@@ -1,4 +1,4 @@
-"""Runs as OpenTelemetry spans, run > step > attempt, with the attribute names of the GenAI semantic conventions.
+"""Runs as OpenTelemetry spans, run > step > attempt, with the names of the GenAI semantic conventions (`SCHEMA_URL`).
 
 `Spans` is a driver's watcher: it takes live or replayed events and their actions, and times its spans by the events.
 Spans are off by default. Spans omit prompts, texts, arguments and messages by default, and never contain keys or
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from .. import __version__
 from ..core.errors import ConfigError
 from ..core.events import Action, Event
 from ..core.ops import ModelCall
@@ -25,11 +26,12 @@ from ..core.record import StepRecord
 from ..core.result import NO_USAGE, Failure
 from ..core.values import as_text
 from ..machine import Machine
-from .genai_metrics import INSTALL, GenAIMetrics, exporters as sent_by, meter
+from .genai_messages import answer_message, call_messages, output_message, request_messages
+from .genai_metrics import INSTALL, SCHEMA_URL, GenAIMetrics, exporters as sent_by, meter
 from .runlog import AttemptRecord, RunDelta, RunLog, RunRecord
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from .client.config import Config
     from .driver.driver import Driver
@@ -40,6 +42,8 @@ SWITCHES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTE
 """OpenTelemetry's environment variables that turn spans on."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' switch for prompts and texts."""
+_KIND, _INPUT, _OUTPUT = "openinference.span.kind", "input.value", "output.value"
+"""OpenInference's attributes: viewers such as Phoenix read the values of steps and runs from them."""
 _PROVIDERS = {
     "openai.azure.com": "azure.ai.openai",
     "openai.com": "openai",
@@ -86,7 +90,12 @@ def tracer() -> Tracer:
             made.add_span_processor(BatchSpanProcessor(exporter))
         trace.set_tracer_provider(made)
         provider = made
-    return provider.get_tracer("plait")
+    return plait_tracer(provider)
+
+
+def plait_tracer(provider: TracerProvider) -> Tracer:
+    """Return the tracer of plait's spans, which names the versions of plait and of the conventions."""
+    return provider.get_tracer("plait", __version__, schema_url=SCHEMA_URL)
 
 
 def watch(driver: Driver, config: Config) -> None:
@@ -139,7 +148,10 @@ class _RunSpans:
     """Spans of a run that has not ended."""
 
     span: Span
+    session: str
     steps: dict[str, Span] = field(default_factory=dict[str, "Span"])
+    values: dict[str, str] = field(default_factory=dict[str, str])
+    """Values of steps, if spans include texts: the inputs of joins."""
 
 
 class Spans:
@@ -200,7 +212,7 @@ class Spans:
     def _take(self, delta: RunDelta) -> None:
         at = delta.at
         for run in delta.began:
-            self._runs[run.id] = _RunSpans(self._run_span(run, at))
+            self._runs[run.id] = _RunSpans(self._run_span(run, at), run.request.session)
         moved: list[tuple[RunRecord, StepRecord]] = []
         for run, step in delta.steps():
             if step.moves:
@@ -237,16 +249,19 @@ class Spans:
         if run.plan is None:  # submitted to another machine, which began its span
             return self._span("invoke_workflow", None, at, {"plait.run": run.id, "plait.resumed": True})
         request = run.request
-        attributes = {
+        attributes: dict[str, Any] = {
             "gen_ai.operation.name": "invoke_workflow",
-            "gen_ai.workflow.name": request.planner.name,
+            "gen_ai.agent.name": request.planner.name,
+            "gen_ai.conversation.id": request.session,
+            _KIND: "AGENT",
             "plait.run": run.id,
             "plait.task": request.task.name,
             "plait.planner": request.planner.name,
             "plait.policies": [policy.name for policy in request.policies],
             "plait.seed": request.seed,
-            "gen_ai.input.messages": _messages("user", request.text) if self._content else None,
         }
+        if self._content:
+            attributes |= {**request_messages(request), _INPUT: request.text}
         return self._span(f"invoke_workflow {request.planner.name}", None, run.began, attributes)
 
     def _step_span(self, step: StepRecord, run: _RunSpans, at: float) -> Span:
@@ -260,6 +275,7 @@ class Spans:
             "plait.step.after": step.after,
             "plait.step.merge": op.merge.name if op is not None and op.kind == "join" else None,
             "plait.step.label": step.label if self._content else None,
+            _KIND: "CHAIN",
         }
         if step.plan is not None and step.plan.expands:  # what it says becomes more of the plan
             attributes["gen_ai.operation.name"] = "plan"
@@ -284,11 +300,22 @@ class Spans:
             span.set_attribute("plait.reason", reason)
         if step.failure is not None:
             self._fails(span, step.failure)
-        if self._content and (step.value is not None or state == "done"):
-            span.set_attribute("plait.step.value", as_text(step.value))
+        self._join_branches(self._runs[run.id], step, span)
+        span.end(self._ns(at))
+
+    def _join_branches(self, run: _RunSpans, step: StepRecord, span: Span) -> None:
+        """Link a step that has ended to the steps that it read, and keep its value for those that read it."""
+        for need in step.needs:
+            if need in run.steps:
+                span.add_link(run.steps[need].get_span_context(), {"plait.step": need})
+        if self._content:
+            if step.kind == "join":
+                span.set_attribute(_INPUT, json.dumps({need: run.values.get(need) for need in step.needs}))
+            if step.output is not None or step.state == "done":
+                run.values[step.step] = as_text(step.output)
+                span.set_attribute(_OUTPUT, run.values[step.step])
             if step.why:
                 span.set_attribute("plait.step.why", step.why)
-        span.end(self._ns(at))
 
     def _finished(self, run: RunRecord) -> None:
         spans, finish, at = self._runs.pop(run.id), run.finish, run.now
@@ -304,8 +331,11 @@ class Spans:
             "plait.usage.cancelled_tokens": usage.cancelled,
             **_usage(usage.prompt, usage.cached, usage.completion),
         }
+        if usage.cost:
+            told["plait.usage.cost"] = usage.cost
         if self._content and finish.result is not None:
-            told["gen_ai.output.messages"] = _messages("assistant", as_text(finish.result.value))
+            told[_OUTPUT] = text = as_text(finish.result.value)
+            told["gen_ai.output.messages"] = answer_message(text)
         span.set_attributes(told)
         if finish.failure is not None and finish.status != "partial":
             self._fails(span, finish.failure)
@@ -330,27 +360,30 @@ class Spans:
             "plait.step": attempt.step,
             "plait.attempt": attempt.id,
             "plait.worker": attempt.worker,
+            "gen_ai.conversation.id": run.session,
         }
         if isinstance(op, ModelCall):
             name, more = self._request(op, attempt.worker)
+            given = "".join([part.text for part in op.parts if part.kind != "ref"]) if self._content else ""
         else:
+            given = json.dumps(op.args) if self._content else ""
             name = f"execute_tool {op.tool}"
             more = {
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": op.tool,
                 "gen_ai.tool.type": "function",
-                "gen_ai.tool.call.id": str(attempt.id),
-                "gen_ai.tool.call.arguments": json.dumps(op.args) if self._content else None,
+                "gen_ai.tool.call.arguments": given,
             }
         under = run.steps.get(attempt.step, run.span)
-        return self._span(name, under, at, {**attributes, **more}, client=isinstance(op, ModelCall))
+        if given and attempt.step in run.steps:
+            under.set_attribute(_INPUT, given)
+        return self._span(name, under, at, {**attributes, **more, _INPUT: given}, client=isinstance(op, ModelCall))
 
     def _request(self, op: ModelCall, worker: str) -> tuple[str, dict[str, Any]]:
         sampling = op.sampling
         operation = "chat" if op.chat else "text_completion"
         there = self._log.workers.get(worker)
         model = op.model or self._model or next(iter(there.models if there is not None else ()), "")
-        text = "".join(part.text if part.kind == "text" else "" for part in op.parts)
         server = self._servers if isinstance(self._servers, str) else (self._servers or {}).get(worker)
         return f"{operation} {model}".strip(), {
             "gen_ai.operation.name": operation,
@@ -363,7 +396,7 @@ class Spans:
             "gen_ai.request.seed": sampling.seed,
             "gen_ai.request.stop_sequences": list(sampling.stop) or None,
             "gen_ai.request.stream": bool(op.stream),
-            "gen_ai.input.messages": _messages("user", text) if self._content else None,
+            **(call_messages(op) if self._content else {}),
             **_address(server),
         }
 
@@ -375,15 +408,20 @@ class Spans:
             self._fails(span, Failure(kind="WorkerLost", message="the worker went away"))
         elif thinks:
             span.set_attributes(_usage(usage.prompt, usage.cached, usage.completion))
+            if usage.thoughts:
+                span.set_attribute("gen_ai.usage.reasoning.output_tokens", usage.thoughts)
+            if attempt.first is not None:  # it was streamed
+                span.set_attribute("gen_ai.response.time_to_first_chunk", attempt.first - attempt.start)
         if attempt.failure is not None:
             self._fails(span, attempt.failure)
         if result is not None:
-            if thinks:
-                span.set_attribute("gen_ai.response.finish_reasons", [result.finish])
+            text = as_text(result.value)
+            message, reason = output_message(result) if thinks else (text, "")
+            if reason:
+                span.set_attribute("gen_ai.response.finish_reasons", [reason])
             if self._content:
-                text = as_text(result.value)
-                name = "gen_ai.output.messages" if thinks else "gen_ai.tool.call.result"
-                span.set_attribute(name, _messages("assistant", text) if thinks else text)
+                span.set_attribute("gen_ai.output.messages" if thinks else "gen_ai.tool.call.result", message)
+                span.set_attribute(_OUTPUT, text)
         span.end(self._ns(at))
         if self._metrics is not None:
             self._metrics.called((attempt.end or 0.0) - attempt.start, getattr(span, "attributes", None) or {})
@@ -425,8 +463,3 @@ def _usage(prompt: int, cached: int, completion: int) -> dict[str, int]:
         "gen_ai.usage.cache_read.input_tokens": cached,
         "gen_ai.usage.output_tokens": completion,
     }
-
-
-def _messages(role: str, text: str) -> str:
-    """Return a text in the conventions' format of messages: a JSON list of messages with parts."""
-    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])

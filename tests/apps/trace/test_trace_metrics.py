@@ -38,18 +38,20 @@ def measured(monkeypatch: Any) -> Any:
 async def test_calls_tokens_tools_and_runs_are_measured(memory: Any, measured: Any, ask: Any) -> None:
     await ask(telemetry=True)
     found = measured()
-    (call,) = found["gen_ai.client.operation.duration"]
+    (call,) = found["gen_ai.client.inference.duration"]
     said = {"gen_ai.operation.name": "text_completion", "gen_ai.request.model": "words"}
     assert call.count == 1 and said.items() <= dict(call.attributes).items()
     assert dict(call.attributes)["gen_ai.provider.name"] == "scripted"
-    tokens = {point.attributes["gen_ai.token.type"]: point.sum for point in found["gen_ai.client.token.usage"]}
+    usage = {kind: found[f"gen_ai.client.inference.usage.{kind}_tokens"][0].value for kind in ("input", "output")}
+    tokens = {kind: found[f"gen_ai.client.inference.operation.{kind}_tokens"][0].sum for kind in usage}
+    assert usage == tokens
     (span,) = [each for each in memory.get_finished_spans() if each.name == "text_completion words"]
     assert tokens["output"] == span.attributes["gen_ai.usage.output_tokens"] == 2
     assert tokens["input"] == span.attributes["gen_ai.usage.input_tokens"]
     (tool_point,) = found["gen_ai.execute_tool.duration"]
     assert tool_point.attributes["gen_ai.tool.name"] == "weather"
-    (run,) = found["gen_ai.workflow.duration"]
-    assert run.count == 1 and run.attributes["gen_ai.workflow.name"] == "single"
+    (run,) = found["gen_ai.invoke_agent.duration"]
+    assert run.count == 1 and run.attributes["gen_ai.agent.name"] == "single"
 
 
 async def test_a_planners_call_is_a_plan(memory: Any, ask: Any, script: Any, tmp_path: Any) -> None:

@@ -126,7 +126,7 @@ class ToolServer(FakeServer):
         return super()._refusal(body, chat, fault)
 
     def _chunks(self, body: dict[str, Any], chat: bool, prompt_ids: list[int], tokens: list[str]) -> Iterator[Any]:
-        if "tools" not in body:
+        if "tools" not in body or body.get("tool_choice") == "none":
             yield from super()._chunks(body, chat, prompt_ids, tokens)
             return
         deltas = [{"role": "assistant", "content": self.content or None}]
@@ -326,14 +326,18 @@ def fetch(q: str, n: list[Any] | None = None) -> str:
 
 
 async def run(server: ToolServer) -> tuple[Any, ToolServer]:
-    server.reply = lambda prompt: "Action: Finish(done)" if "Answer a question" in prompt else "1. search(w) 2. join()"
+    server.reply = lambda prompt: (
+        "Action: Finish(done)" if "Answer the question from" in prompt else "1. search(w) 2. join()"
+    )
     async with serving(server) as (_, worker), AsyncOrchestrator(workers=[worker], tools=[search, fetch]) as plait:
         return await plait.run("look", planner="llmcompiler:dialect=native"), server
 
 
 def seen(server: ToolServer) -> str:
     """What the joiner was asked."""
-    return next(each["messages"][0]["content"] for each in reversed(server.asked()) if "Answer a question" in str(each))
+    return next(
+        each["messages"][0]["content"] for each in reversed(server.asked()) if "Answer the question from" in str(each)
+    )
 
 
 @pytest.mark.parametrize("shape", ["OpenAI", "SGLang: empty names", "LMDeploy: one number for all"])
@@ -376,7 +380,7 @@ async def test_a_call_starts_while_the_next_is_being_written() -> None:
 
     class Waiting(ToolServer):
         async def _generate(self, writer: Any, body: Any, chat: bool, fault: Any) -> None:
-            if "tools" not in body:
+            if "tools" not in body or body.get("tool_choice") == "none":
                 await super()._generate(writer, body, chat, fault)
                 return
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")

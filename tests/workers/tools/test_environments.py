@@ -218,7 +218,7 @@ async def test_planners_work_on_it_and_are_graded_by_state(planner: str) -> None
             Reply(text=called("look", command="cat a.txt")),
         ],
         "llmcompiler": [
-            Reply(when="^Answer a question", text="Thought: it is sorted\nAction: Finish(done)"),
+            Reply(when="^Answer the question from", text="Thought: it is sorted\nAction: Finish(done)"),
             Reply(text='1. bash(command="sort a.txt > b.txt")\n2. join()\n'),
         ],
     }

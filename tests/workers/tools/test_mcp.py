@@ -99,7 +99,7 @@ async def test_a_plan_calls_them_like_any_tool() -> None:
 
 async def test_llmcompiler_plans_with_them() -> None:
     replies = [
-        Reply(when="^Answer a question", text="Action: Finish(42)"),
+        Reply(when="^Answer the question from", text="Action: Finish(42)"),
         Reply(when="add\\(a: integer, b: integer\\)", text="1. add(20, 22)\n2. join()"),
         Reply(text="no plan", finish="error"),
     ]

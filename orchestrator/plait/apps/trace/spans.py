@@ -37,7 +37,7 @@ def export_spans(
     provider = TracerProvider(resource=telemetry.resource(), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(memory))
     began = 0.0
-    tracer = provider.get_tracer("plait")
+    tracer = telemetry.plait_tracer(provider)
     spans = telemetry.Spans(
         tracer, lambda at: made.wall(at - began), model=made.model, server=made.server, content=content, only=made.run
     )

@@ -107,8 +107,8 @@ class ToolConversation:
         if not done and messages[-1].role == "user":
             messages, pieces = messages[:-1], self.question
         asked["chat"], asked["messages"] = True, messages
-        asked["tools"] = self.functions if self.options.dialect == "native" and not last else ()
-        asked["tool_choice"], asked["keep_stop"] = "auto", False
+        asked["tools"] = self.functions if self.options.dialect == "native" else ()
+        asked["tool_choice"], asked["keep_stop"] = "none" if last else "auto", False
         # A prompt's own stop texts end pieces of a text. Such pieces exist only without tools.
         asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
         return ctx.think(pieces or (), prompt, **asked)

@@ -36,9 +36,9 @@ def function(offered: Function, name: str = "") -> dict[str, Any]:
 def forced(think: ModelCall) -> str:
     """Return the form of a turn in which the model must call a function, as a structural tag of XGrammar (JSON): one
     call, or a line each for several, with arguments of the function's schema. Empty where it need not."""
-    if not think.tools or not think.chat or think.tool_choice == "auto" or think.sampling.structured or think.begin:
-        return ""
     offered = [tool for tool in think.tools if think.tool_choice in ("required", tool.name)]
+    if not offered or not think.chat or think.sampling.structured or think.begin:
+        return ""
     # Without a limit a small model may write spaces for ever.
     tags = [
         {

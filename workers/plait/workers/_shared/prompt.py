@@ -223,7 +223,7 @@ class Prompter:
         if think.tools and "tools" in self.template:
             options["tools"] = [_template_function(tool) for tool in think.tools]
             messages = without_words(messages, think.tools)
-        elif think.tools and think.tool_choice != "auto":
+        elif think.tools and think.tool_choice not in ("auto", "none"):
             messages = _describe_functions(messages, think.tools)
         end = getattr(self.tokenizer, "eos_token", None) or ""
         given = [_for_template(message, end, raw) for message in messages]

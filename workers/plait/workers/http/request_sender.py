@@ -177,7 +177,8 @@ class RequestSender:
                 continue
             if result is None:
                 continue
-            if live.think.tools and live.think.tool_choice != "auto" and tools.get("tool_choice", "auto") == "auto":
+            is_bound = live.think.tools and live.think.tool_choice not in ("auto", "none")
+            if is_bound and tools.get("tool_choice", "auto") == "auto":
                 live.form_note = f"not held to a call: {server.connection.base_url} does not take tool_choice"
             return result.model_copy(update={"usage": live.spent, "why": live.form_note})
 

@@ -42,7 +42,7 @@ _ABOUT_TOOLS = re.compile(
 
 def write_tool_choice(tool_choice: str) -> str | dict[str, Any]:
     """Return a step's `tool_choice` as OpenAI's API spells it."""
-    if tool_choice in ("auto", "required"):
+    if tool_choice in ("auto", "none", "required"):
         return tool_choice
     return {"type": "function", "function": {"name": tool_choice}}
 
@@ -57,7 +57,7 @@ class ToolSupport:
     def build_fields(self, model: str, think: ModelCall, chat: bool) -> Mapping[str, Any]:
         """Return the fields that offer a step's tools; none if the model takes none."""
         level = self._levels.get(model, 0)
-        if not think.tools or not chat or level >= len(TOOL_FIELDS):
+        if not think.tools or not chat or level >= len(TOOL_FIELDS) or (level and think.tool_choice == "none"):
             return {}
         names = sent_names(think)
         fields: dict[str, Any] = {

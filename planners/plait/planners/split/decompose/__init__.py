@@ -25,12 +25,12 @@ from .rules import Split, Tier, choose_tier, find_faults, find_signals, read_spl
 __all__ = ["Decompose"]
 
 _EXTRACT = """\
-Some requests ask for the same thing several times: once for each of several given texts, or a number of times over. \
-They can be split into independent requests. Decide whether this one can, and how.
-
-<request>
 {question}
-</request>
+
+---
+Do not answer the request above yet. Some requests ask for the same thing several times: once for each of several \
+given texts, or a number of times over. They can be split into independent requests. Decide whether this one can, and \
+how.
 
 Reply with one JSON object and nothing else. If it can be split:
 - "template": the instruction for a single piece, as a complete request. Put {data} where the piece goes. If all \

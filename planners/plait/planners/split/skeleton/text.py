@@ -11,14 +11,14 @@ MAX_LINE = 2_000
 """Maximum number of a line's characters that are read."""
 
 ROUTER = """\
-Sort a question by the shape of its best answer.
+{question}
+
+Do not answer yet. Sort the question above by the shape of its best answer.
 
 A: a list of several points that do not depend on one another, so that each can be written without seeing the text of \
 the others (tips, reasons, properties, examples).
 B: a list whose points build on one another (steps of a calculation or proof, a story, code, instructions in order).
 C: no list: a short or a single answer.
-
-Question: {question}
 
 Reply with one letter, A, B or C, and nothing else.
 """

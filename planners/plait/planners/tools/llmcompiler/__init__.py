@@ -62,7 +62,7 @@ class LLMCompiler(LLMCompilerOptions):
         return Plan(steps=steps, output=_PLANNED)
 
     def _plan_first(self, brief: PlanningContext) -> Plan:
-        prompt = prompts.plan_prompt(self.plan, brief, native=self.calls(brief))
+        prompt = prompts.plan_prompt(self.plan, brief, self.calls(brief))
         step = self.plan_step(brief, 1, 0, (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 

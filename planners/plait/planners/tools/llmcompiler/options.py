@@ -124,14 +124,11 @@ class LLMCompilerOptions(Planner):
         repair: int = 0,
     ) -> Plan:
         """Return the step that writes another plan, or extends a plan."""
-        after = max(numbers, default=0) + 1
-        head = prompts.plan_prompt(self.plan, brief, after, replan=True, native=self.calls(brief))
-        parts: list[Part] = [Text(text=f"{head}\nPrevious Plan:\n\n")]
-        parts.append(Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n"))
-        parts.append(Text(text=prompts.replan_end(thought, errors)))
-        listed = ", ".join(f"${number}" for number in numbers) or "none"
-        parts += [Text(text=f"\nResults that can be referred to: {listed}\n"), Text(text="\nCurrent Plan:\n\n")]
-        step = self.plan_step(brief, round, repair, tuple(parts), "repair" if errors else "another plan", numbers)
+        head = prompts.plan_prompt(self.plan, brief, self.calls(brief))
+        observed = Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n")
+        end = Text(text=prompts.replan_end(thought, errors, numbers))
+        pieces = (Text(text=f"{head}{prompts.EARLIER}"), observed, end)
+        step = self.plan_step(brief, round, repair, pieces, "repair" if errors else "another plan", numbers)
         return Plan(steps=(step,), output=step.name)
 
     def unless_done(
@@ -155,12 +152,23 @@ class LLMCompilerOptions(Planner):
     ) -> tuple[Step, Step]:
         """Return the joiner and the answer step that reads its decision."""
         again = round < self.rounds
-        head = prompts.joiner_prompt(self.joiner, brief.task.render(), again)
+        native, is_read = self.calls(brief), self.joiner.model == self.plan.model
+        plan = prompts.plan_prompt(self.plan, brief, native) if is_read else None
+        head, end = prompts.joiner_prompt(self.joiner, brief.task.render(), again, plan)
         nothing = "(no tool was called)\n" + "".join(f"Not run: {error}\n" for error in errors)
         observed = Ref(step=scratchpad) if scratchpad else Text(text=nothing)
-        pieces = (Text(text=head), observed, Text(text="\n"))
-        stop = self.joiner.stop or prompts.STOP_JOINER
-        joiner = call_model(brief, "llmcompiler", f"joiner-{round}", pieces, self.joiner, stop=stop, label="joiner")
+        joiner = call_model(
+            brief,
+            "llmcompiler",
+            f"joiner-{round}",
+            (Text(text=head), observed, Text(text=end)),
+            self.joiner,
+            stop=self.joiner.stop or prompts.STOP_JOINER,
+            label="joiner",
+            # A chat template writes functions before the question: without them nothing would be cached.
+            tools=to_functions(brief.tools) if native and is_read and self.joiner.template is None else (),
+            tool_choice="none" if native else "required",
+        )
         state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
         merge = Join(merge=Plugin(name="finish", options={"replan": True} if again else {}))
         answer = Step(

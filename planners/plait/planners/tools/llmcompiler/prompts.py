@@ -1,4 +1,7 @@
-"""Prompts of the planner `llmcompiler`: tools, language of plans, earlier plans and their observations."""
+"""Prompts of the planner `llmcompiler`: tools, language of plans, earlier plans and their observations.
+
+All calls of a run begin with the same text, `plan_prompt`, so that an engine prefills it once; what differs follows.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ from plait.core.values import as_text
 
 STOP_PLAN = ("<END_OF_PLAN>", "<END_OFPLAN>", "\n###", "\nQuestion:")
 STOP_JOINER = ("<END_OF_RESPONSE>", "\n###", "\nQuestion:")
+
+EARLIER = "\nPrevious Plan:\n\n"
+"""Text between the prompt of a plan and what earlier plans observed."""
 
 _PLAN = """\
 Given a question, write a plan that answers it with the utmost parallelizability. Each task of the plan calls one of \
@@ -32,54 +38,56 @@ may also stand inside texts and lists. Write `$$1` for the characters `$1` thems
 - End with join() as the last task, then <END_OF_PLAN>.
 """
 _REPLAN = """\
-- Part of the work is done: the plans so far are given with what they observed. Begin with a line `Thought: ` on what \
+Part of the work is done: the plans so far are given with what they observed. Begin with a line `Thought: ` on what \
 is left to do. Never repeat a task that was done; refer to its result by its number. Count on from {next}.
 """
 _JOINER = """\
-Answer a question from what tools have observed. Write a line `Thought: ` with your reasoning, then one action:
+Answer the question from what the tools have observed; write no plan. Write a line `Thought: ` with your reasoning, \
+then one action:
 - `Action: Finish(the answer)` if the observations suffice. The answer is short and has no explanation.
 {replan}Then write <END_OF_RESPONSE>.
 """
 _NATIVE = """\
 - If you can call functions, call them in place of writing lines: all calls of the plan in this one turn, without \
-waiting for results, in the order of the tasks; the first call is task {next}. An argument that is `"$1"` and nothing \
-else stands for the result of task 1, whatever its type. No join() is needed then.
+waiting for results, in the order of the tasks; the first call is the first task. An argument that is `"$1"` and \
+nothing else stands for the result of task 1, whatever its type. No join() is needed then.
 """
 _MAY_REPLAN = "- `Action: Replan(what is missing)` if more tools must be called first.\n"
 _LAST = "Another plan is not possible: give the best answer that there is.\n"
 
 
-def plan_prompt(
-    asked: CallConfig, brief: PlanningContext, next_id: int = 1, replan: bool = False, native: bool = False
-) -> str:
+def plan_prompt(asked: CallConfig, brief: PlanningContext, native: bool = False) -> str:
     """Return the prompt for a plan, up to the plan's first line, or up to the earlier plans if there are any. `native`:
     the call may offer the tools as functions too."""
     shown = "\n\n".join(f"{i}. {_tool(spec)}" for i, spec in enumerate(brief.tools, 1))
     fields = {"tools": shown, "join": str(len(brief.tools) + 1)}
     ours = _PLAN.format(**fields)
     text = ours if asked.template is None else asked.text("", instructions=ours, **fields).rstrip() + "\n"
-    if replan:
-        text += _REPLAN.format(next=next_id)
     if native:
-        text += _NATIVE.format(next=next_id)
+        text += _NATIVE
     return f"{text}\nQuestion: {brief.task.render()}\n"
 
 
-def replan_end(thought: str, errors: Sequence[str]) -> str:
-    """Return the text between the earlier plans and the new one."""
+def replan_end(thought: str, errors: Sequence[str], numbers: Sequence[int]) -> str:
+    """Return the text between the earlier plans and the new one; `numbers`: the results of the earlier plans."""
     text = f"\nThought: {thought}\n" if thought else ""
     if errors:
         text += "\nThese lines of the plan could not be run:\n" + "".join(f"- {error}\n" for error in errors)
         text += "Write what they were meant to do as new tasks, and what else is needed; then join().\n"
-    return text
+    listed = ", ".join(f"${number}" for number in numbers) or "none"
+    text += "\n" + _REPLAN.format(next=max(numbers, default=0) + 1)
+    return f"{text}\nResults that can be referred to: {listed}\n\nCurrent Plan:\n\n"
 
 
-def joiner_prompt(asked: CallConfig, question: str, may_replan: bool) -> str:
-    """Return the prompt for the joiner, up to the observations."""
+def joiner_prompt(asked: CallConfig, question: str, may_replan: bool, plan: str | None) -> tuple[str, str]:
+    """Return the joiner's prompt before and after the observations. It continues `plan`, the prompt of the plan, unless
+    the joiner has a template of its own, which stands first, or another model, which has not read the plan."""
     replan = _MAY_REPLAN if may_replan else ""
     ours = _JOINER.format(replan=replan) + ("" if may_replan else _LAST)
+    if asked.template is None and plan is not None:
+        return f"{plan}{EARLIER}", f"\n{ours}"
     text = ours if asked.template is None else asked.text("", instructions=ours, replan=replan).rstrip() + "\n"
-    return f"{text}\nQuestion: {question}\n\n"
+    return f"{text}\nQuestion: {question}\n\n", "\n"
 
 
 def _tool(spec: ToolSpec) -> str:

@@ -1,0 +1,131 @@
+"""Spans against the GenAI conventions: messages by their types, one trace with links, sessions, cost and times."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from pydantic import TypeAdapter
+
+from plait import AsyncOrchestrator, ModelCall, __version__
+from plait.core.chat import read_messages
+from plait.runtime import telemetry
+from plait.runtime.genai_messages import call_messages
+
+from .test_trace_otel import memory
+
+__all__ = ["memory"]
+
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Look up.", "parameters": PARAMETERS}}]
+ASKED = {"id": "call00001", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+TALK = [
+    {"role": "system", "content": "You are terse."},
+    {"role": "user", "content": "Weather in Rome?"},
+    {"role": "assistant", "content": "", "reasoning_content": "Look it up.", "tool_calls": [ASKED]},
+    {"role": "tool", "tool_call_id": "call00001", "content": "rain"},
+]
+TEXTS = ("input.messages", "output.messages", "system_instructions", "tool.definitions")
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+CALL = '<think>Which city?</think><tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+
+
+@pytest.fixture
+def traced(memory: Any, script: Any, monkeypatch: Any) -> Any:
+    """Run a request with spans that include texts; return the spans by name."""
+    monkeypatch.setenv(telemetry.CONTENT, "true")
+
+    async def run(*replies: Any, **request: Any) -> dict[str, list[Any]]:
+        settings: dict[str, Any] = {"worker": "scripted", "model": "words", "journal": "off", "telemetry": True}
+        async with AsyncOrchestrator(script=script(*replies), **settings) as client:
+            await client.run(**request)
+        spans: dict[str, list[Any]] = {}
+        for span in memory.get_finished_spans():
+            spans.setdefault(span.name, []).append(span)
+        return spans
+
+    return run
+
+
+def loaded(span: Any, name: str) -> Any:
+    return json.loads(span.attributes[f"gen_ai.{name}"])
+
+
+async def test_messages_have_roles_parts_and_the_calls_of_tools(traced: Any) -> None:
+    spans = await traced(CALL, messages=TALK, tools=TOOLS, session="a talk")
+    (call,) = spans["chat words"]
+    for span in (call, *spans["invoke_workflow single"]):
+        assert loaded(span, "system_instructions") == [{"type": "text", "content": "You are terse."}]
+        user, asked, result = loaded(span, "input.messages")
+        assert user == {"role": "user", "parts": [{"type": "text", "content": "Weather in Rome?"}]}
+        thought, made = asked["parts"]
+        assert thought == {"type": "reasoning", "content": "Look it up."}
+        assert made == {"type": "tool_call", "id": "call00001", "name": "weather", "arguments": {}}
+        assert result["parts"] == [{"type": "tool_call_response", "id": "call00001", "response": "rain"}]
+        assert span.attributes["gen_ai.conversation.id"] == "a talk"
+    (answer,) = loaded(call, "output.messages")
+    assert answer["finish_reason"] == "tool_call"
+    assert call.attributes["gen_ai.response.finish_reasons"] == ("tool_call",)
+    thought, made = answer["parts"]
+    assert thought == {"type": "reasoning", "content": "Which city?"}
+    assert made.items() >= {"type": "tool_call", "name": "weather", "arguments": {"city": "Rome"}}.items()
+    (tool,) = loaded(call, "tool.definitions")
+    assert tool == {"type": "function", "name": "weather", "description": "Look up.", "parameters": PARAMETERS}
+
+
+async def test_messages_fit_the_types_of_the_conventions(traced: Any) -> None:
+    types = pytest.importorskip("opentelemetry.util.genai.types", reason="opentelemetry-util-genai is not installed")
+    parts = {each.__dataclass_fields__["type"].default: each for each in get_args(types.MessagePart)}
+    tool = TypeAdapter(list[types.FunctionToolDefinition])
+    spans = await traced(CALL, messages=TALK, tools=TOOLS)
+    images = ModelCall(chat=True, messages=read_messages([{"role": "user", "content": [IMAGE]}]))
+    seen: set[str] = set()
+    for given in (call_messages(images), *[span.attributes for group in spans.values() for span in group]):
+        told = {name: json.loads(str(given.get(f"gen_ai.{name}", "[]"))) for name in TEXTS}
+        tool.validate_python(told["tool.definitions"])
+        TypeAdapter(list[types.TextPart]).validate_python(told["system_instructions"])
+        for message in told["input.messages"]:
+            TypeAdapter(types.InputMessage).validate_python(message)
+        for message in told["output.messages"]:
+            TypeAdapter(types.OutputMessage).validate_python(message)
+            assert message["finish_reason"] in get_args(types.FinishReason)
+        for message in (*told["input.messages"], *told["output.messages"]):
+            assert message["role"] in {role.value for role in types.Role}
+            for part in message["parts"]:
+                TypeAdapter(parts[part["type"]]).validate_python(part)
+                seen.add(part["type"])
+    assert seen == {"text", "uri", "reasoning", "tool_call", "tool_call_response"}
+
+
+async def test_a_join_links_to_its_branches_and_every_span_shows_what_went_in_and_came_out(traced: Any) -> None:
+    spans = await traced("The answer is 4", text="2 + 2?", planner="sample:n=3", session="s")
+    branches = {span.context.span_id for name, group in spans.items() if name.startswith("step") for span in group
+                if span.attributes["plait.step.kind"] == "think"}  # fmt: skip
+    (join,) = [span for group in spans.values() for span in group if span.attributes.get("plait.step.kind") == "join"]
+    assert {link.context.span_id for link in join.links} == branches and len(branches) == 3
+    assert len(json.loads(join.attributes["input.value"])) == 3
+    (run,) = spans["invoke_workflow sample"]
+    assert run.attributes["gen_ai.agent.name"] == "sample"
+    for span in [each for group in spans.values() for each in group]:
+        assert span.attributes["input.value"] and span.attributes["output.value"], span.name
+        assert span.instrumentation_scope.version == __version__
+        assert span.instrumentation_scope.schema_url == telemetry.SCHEMA_URL
+        if "gen_ai.operation.name" in span.attributes:
+            assert span.attributes["gen_ai.conversation.id"] == "s"
+
+
+async def test_a_streamed_call_has_the_time_of_its_first_text_and_a_run_its_cost(memory: Any, script: Any) -> None:
+    replies = script({"text": "one two", "delay": 0.2})
+    settings: dict[str, Any] = {"model": "words", "journal": "off", "telemetry": True}
+    settings["prices"] = {"words": {"input": 1e6, "output": 1e6}}
+    async with AsyncOrchestrator(worker="scripted", script=replies, **settings) as client:
+        handle = await client.submit("q", model="words", watch=True)
+        async for _ in handle.news():
+            pass
+        await handle
+    spans = {span.name: span for span in memory.get_finished_spans()}
+    call, run = spans["chat words"], spans["invoke_workflow single"]
+    first = call.attributes["gen_ai.response.time_to_first_chunk"]
+    assert 0 < first <= (call.end_time - call.start_time) / 1e9
+    assert run.attributes["plait.usage.cost"] > 0
