@@ -12,8 +12,8 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all fidelity conformance check lint types imports architecture site format docs pictures \
-	bench evidence lower-bounds lock news clean
+.PHONY: help setup demo test test-all fidelity conformance check lint types imports architecture claims site format docs \
+	pictures bench evidence lower-bounds lock news clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' Makefile
@@ -72,7 +72,7 @@ conformance: $(READY) ## Run other people's clients against an upstream and thro
 		build/conformance/agents/node/ && cd build/conformance/agents/node && npm ci --silent; fi
 	@$(BIN)/python -m tests.conformance --environments build/conformance $(ARGS)
 
-check: lint types imports architecture site ## Run every check of the code and the documents themselves
+check: lint types imports architecture claims site ## Run every check of the code and the documents themselves
 
 lint: $(READY)
 	@echo "── ruff"
@@ -97,6 +97,10 @@ architecture: $(READY)
 	@echo "── architecture tests"
 	@$(BIN)/python -m pytest tests/test_architecture.py tests/test_language.py
 
+claims: $(READY)
+	@echo "── claims"
+	@$(BIN)/python -m scripts.claims --check
+
 site: $(READY) ## Build the documentation as a site, into build/site
 	@echo "── site"
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -105,11 +109,12 @@ format: $(READY) ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-docs: $(READY) ## Write docs/reference from the docstrings, the states into docs/architecture.md, experiments/README.md
+docs: $(READY) ## Write docs/reference, docs/evidence.md, the states into docs/architecture.md, experiments/README.md
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/states.py
 	@$(BIN)/python scripts/glossary.py
 	@$(BIN)/python scripts/experiments.py
+	@$(BIN)/python -m scripts.claims
 
 pictures: $(READY) ## Take the pictures of docs/images anew that the pages show (needs chromium)
 	@$(BIN)/python -m scripts.pictures

@@ -16,7 +16,7 @@ import httpx
 from rich.console import Console
 from rich.text import Text
 
-import plait.apps.repl.cli  # noqa: F401 - enters the commands in the table
+import plait.apps.repl.plain  # noqa: F401 - enters the commands in the table
 from plait import AsyncOrchestrator
 from plait.apps.common.tree import StepTree
 from plait.apps.repl.conversation import ended, started

@@ -87,7 +87,7 @@ def larger() -> dict[str, int]:
 
 LARGER: dict[str, int] = {
     "plait.apps.commands.run.show": 18,
-    "plait.apps.common.columns.guess_columns": 19,
+    "plait.apps.common.dataset.guess_columns": 19,
     "plait_server.outside._Walk._look": 21,
     "plait.apps.repl.completion.ReplCompleter._plugins": 18,
     "plait.apps.repl.view.story": 21,

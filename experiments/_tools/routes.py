@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from plait_research.route.fit import RouteOutcome, RouteReport, RouteRow, compare_choices, fit, key_of
 from plait_research.route.ranking import Ranking
-from plait_research.route.recorded import RecordedRuns
-from plait_research.route.rows import Routed, followed, read, table_of
+from plait_research.route.recorded import RecordedRuns, Routed, followed, read, table_of
 
 from .base import Findings, Table
 from .plots import Series, lines

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from plait.apps.common.rows import raw_rows
+from plait.apps.common.dataset import raw_rows
 from plait.core.errors import ConfigError
 from plait.core.messages import explain, json_path
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.runtime.plugins.loader import Plugins
-from plait_research.samples.sample import RecordedSample
+from plait_research.samples.recordings import RecordedSample
 from plait_research.simulation.simulator import Host, LatencyModel, simulate
 
 __all__ = ["Question", "Voted", "Way", "place_of", "questions", "read_samples", "vote"]

@@ -10,18 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 from .samples import Question, Way, vote
-from .statistics import Estimate, difference, saving
+from .statistics import Estimate, difference, saving, verdict
 
-__all__ = ["COLUMNS", "FULL", "HALVES", "LOSE", "WAYS", "Chosen", "Votes", "chosen", "families", "voted"]
+__all__ = ["COLUMNS", "FULL", "HALVES", "LOSE", "WAYS", "Chosen", "Votes", "chosen", "families", "in_sequence",
+           "voted"]  # fmt: skip
 
 LOSE = 0.01
 """Of the right answers, that a setting may cost on the questions that it is chosen on."""
 HALVES = (
     "Tokens saved and right answers gained or lost on the questions at odd places, at the setting that saved most on "
-    f"those at even places for at most {LOSE * 100:.0f} point there. *Kept*: the interval of the change does not end "
-    "below −1 point."
+    f"those at even places for at most {LOSE * 100:.0f} point there. *Kept*: the interval of the change, which is "
+    "exact, does not end below −1 point. Where no answer changed, up to 3/n may still be lost (the rule of three)."
 )
-COLUMNS = ("rule", "setting", "samples that ended", "tokens saved", "change", "kept")
+COLUMNS = ("rule", "setting", "samples that ended", "tokens saved", "in sequence; full vote", "change", "kept")
 Votes = Mapping[str, Mapping[str, Sequence[int]]]
 """By way: `right` (0 or 1), `tokens` and `votes` by question."""
 
@@ -34,11 +35,16 @@ class Chosen(NamedTuple):
     change: Estimate
     ended: float
     """Samples that ended, in the mean."""
+    sequence: float
+    """Tokens in sequence, in the mean: the longest sample of each wave, all waves together."""
+    full_sequence: float
+    """The same of the full vote: its longest sample."""
 
     def cells(self, family: str) -> tuple[str, ...]:
         """Return the cells under `COLUMNS`."""
-        kept = "yes" if self.change.low >= -LOSE else "not shown" if self.change.high >= -LOSE else "no"
-        figures = (f"{self.ended:.1f}", self.saved.percent(), self.change.points())
+        kept = verdict(self.change, -LOSE)
+        sequence = f"{self.sequence:,.0f}; {self.full_sequence:,.0f}"
+        figures = (f"{self.ended:.1f}", self.saved.percent(), sequence, self.change.points())
         return (family, f"`{self.key}`", *figures, kept)
 
 
@@ -85,7 +91,16 @@ def voted(way: Way, questions: Sequence[Question]) -> dict[str, list[int]]:
     }
 
 
-def chosen(votes: Votes) -> Iterator[tuple[str, Chosen]]:
+def in_sequence(way: Way, question: Question, ended: int) -> int:
+    """Return the tokens on the longest chain of a vote whose first `ended` samples ended: waves follow one another,
+    and each takes as long as its longest sample. The full vote is one wave."""
+    size = next((int(each.removeprefix("waves:n=")) for each in way.policies if each.startswith("waves:n=")), 0)
+    tokens = question.tokens[: ended if size else None]
+    step = size or len(tokens)
+    return sum(max(tokens[at : at + step]) for at in range(0, len(tokens), step))
+
+
+def chosen(votes: Votes, questions: Sequence[Question]) -> Iterator[tuple[str, Chosen]]:
     """Yield for each family the setting that saves most on the even questions at `LOSE` at most (the one that costs
     least there where none keeps to it), and what it comes to on the odd ones."""
     right, tokens = (np.array(votes[FULL.key][name], dtype=np.float64) for name in ("right", "tokens"))
@@ -98,6 +113,7 @@ def chosen(votes: Votes) -> Iterator[tuple[str, Chosen]]:
             rank = (1.0, saved) if lost <= LOSE else (0.0, -lost)
             if rank > best_rank:
                 best, best_rank = way, rank
+        ended = list(zip(questions[1::2], votes[best.key]["votes"][1::2], strict=True))
         row = {name: np.array(votes[best.key][name], dtype=np.float64)[1::2] for name in ("right", "tokens", "votes")}
         yield (
             family,
@@ -106,5 +122,7 @@ def chosen(votes: Votes) -> Iterator[tuple[str, Chosen]]:
                 saving(row["tokens"], tokens[1::2]),
                 difference(row["right"], right[1::2]),
                 float(row["votes"].mean()),
+                float(np.mean([in_sequence(best, question, count) for question, count in ended])),
+                float(np.mean([max(question.tokens) for question, _ in ended])),
             ),
         )

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plait_bench.environments.bfcl import graded
-from training.compare import paired
 
-from .._tools.statistics import share, smallest_difference
+from .._tools.statistics import difference, share, smallest_difference, wins_and_losses
 
 __all__ = ["page_of"]
 
@@ -77,12 +76,8 @@ def _pairs(rows: Rows) -> list[str]:
             ("as many calls as wanted", lambda row: row["off"] == 0),
         ):
             before, after = ([bool(test(ways[way][key])) for key in both] for way in (base, "adapter"))
-            more, low, high = paired(before, after)
-            won = sum(b and not a for a, b in zip(before, after, strict=True))
-            lost = sum(a and not b for a, b in zip(before, after, strict=True))
-            said.append(
-                f"{name} {100 * more:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f}; {won} won, {lost} lost)"
-            )
+            won, lost = wins_and_losses(after, before)
+            said.append(f"{name} {difference(after, before).points()[:-1]}; {won} won, {lost} lost)")
         lines.append(f"- Adapter less “{TITLES[base]}”, {len(both)} questions in pairs: {'; '.join(said)}.")
     return lines
 
@@ -95,9 +90,10 @@ def _head(rows: Rows, curve: Rows) -> list[str]:
     base = sum(row["right"] for row in rows if row["way"] == "examples") / max(1, len(ids["examples"]))
     least = smallest_difference(both, base) if both else 1.0
     return [
-        "**Where one function is called several times, the adapter makes the number of calls right more often, and the "
-        "answer too; where several functions are called, it makes the number right less often and the answer no more "
-        "often.** Over both its plans are a quarter shorter. One draw of questions, one training.",
+        "**Where one function is called several times, the adapter makes the number of calls right more often than the "
+        "model without it. That the answer is right more often is shown only beside the prompt with two examples, "
+        "which does worse than the prompt without. Where several functions are called, nothing is shown.** Over both "
+        "its plans are a quarter shorter. One draw of questions, one training.",
         "",
         "SmolLM2-135M-Instruct, greedy, at most 200 tokens a plan, asked by `llmcompiler` and held to its grammar of "
         "plans, so every way may write as much as the others. Graded by the leaderboard's own checker, with 95 % "

@@ -17,7 +17,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from plait.apps.common.intervals import wilson
+from plait.apps.commands.eval import wilson
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
 from plait.core.ops import ModelCall, Plugin, Text
@@ -25,7 +25,7 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait_research.planners._programs import read_problem
 from plait_research.planners.code_search import CodeSearch, Searching
-from plait_research.planners.code_search.selection import Evidence, Rule, choose
+from plait_research.planners.code_search.programs import Evidence, Rule, choose
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from plait.core.errors import UsageError
 from plait.core.ops import Plugin
 from plait_research.route.fit import RouteRow
-from plait_research.samples.sample import RecordedSample
+from plait_research.samples.recordings import RecordedSample
 
 from .._tools.base import Findings
 from .._tools.routes import choices

@@ -259,13 +259,16 @@ def _line(label: str, parts: Mapping[int, Rows], full: Mapping[int, Rows]) -> st
 
 
 def _verdict(change: Estimate, levels: Mapping[int, Estimate]) -> str:
-    """Say whether a rule keeps within a point of the full vote, over all levels and in each."""
+    """Return whether a rule keeps within a point of the full vote, over all levels and in each: `yes` if the interval
+    over all levels does too."""
     if change.high < LIMIT:
         return "no, surely"
     if change.value < LIMIT - 1e-9:
         return "no"
     low = [str(level) for level, each in levels.items() if each.value < LIMIT - 1e-9]
-    return f"not at level {', '.join(low)}" if low else "yes"
+    if low:
+        return f"not at level {', '.join(low)}"
+    return "yes" if change.low > LIMIT else "not shown"
 
 
 def main() -> None:

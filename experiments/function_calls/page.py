@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plait_bench.environments.bfcl import graded
 
-from .._tools.statistics import difference, share, smallest_difference
+from .._tools.statistics import difference, mcnemar, share, smallest_difference, wins_and_losses
 from .rules import MISTAKES, Calls, grounded, made, mistake, once, read_calls
 
 __all__ = ["another", "page_of"]
@@ -120,10 +119,8 @@ def _beside(rows: Rows, asked: Mapping[str, tuple[str, Any]]) -> tuple[int, int,
             right[row["way"]][row["id"]] = graded(json.loads(text)["function"], calls, want)
     both = sorted(right["plan"].keys() & right["guided"].keys())
     plans, lists = ([right[way][name] for name in both] for way in ("plan", "guided"))
-    more = sum(a > b for a, b in zip(plans, lists, strict=True))
-    less = sum(a < b for a, b in zip(plans, lists, strict=True))
-    tail = sum(math.comb(more + less, k) for k in range(min(more, less) + 1)) / 2 ** (more + less)
-    return sum(plans), sum(lists), len(both), min(1.0, 2 * tail), difference(plans, lists).points()
+    p = mcnemar(*wins_and_losses(plans, lists))
+    return sum(plans), sum(lists), len(both), p, difference(plans, lists).points()
 
 
 def another(rows: Rows) -> tuple[float, int, int]:

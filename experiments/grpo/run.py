@@ -17,7 +17,7 @@ from typing import Any
 from experiments._tools.base import Table
 from experiments._tools.machine import machine
 from experiments._tools.page import contents, put
-from training.compare import paired
+from experiments._tools.statistics import difference
 from training.evaluate import wilson
 from training.grpo import __main__ as training
 
@@ -169,7 +169,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
     for seed in both:
         mine, theirs = ([row["solved"] for row in of[seed]["rows"]] for of in (one, other))
         n = min(len(mine), len(theirs))
-        out[seed] = paired(theirs[:n], mine[:n])
+        out[seed] = tuple(difference(mine[:n], theirs[:n]))
         each.append([float(a) - float(b) for a, b in zip(mine[:n], theirs[:n], strict=True)])
     if len(both) > 1:
         n = min(map(len, each))

@@ -28,8 +28,8 @@ from plait.runtime.journal.directory import entries
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait_research.learn.learnable import versions_of
-from plait_research.learn.replay import Replay, drawn, learn
-from plait_research.rollouts.stored import stored_runs
+from plait_research.learn.numbers import Replay, drawn, learn
+from plait_research.rollouts.store import stored_runs
 from training import vocab
 from training.shortest import problems
 

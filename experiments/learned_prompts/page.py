@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from training.compare import paired
-
-from .._tools.statistics import share
+from .._tools.statistics import difference, share
 
 __all__ = ["page_of"]
 
@@ -33,9 +31,10 @@ def page_of(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         for way, title in TITLES.items():
             mine, base = row["test"][way], row["test"]["before"]
-            more, low, high = paired([score > 0 for score in base], [score > 0 for score in mine])
-            pairs = "–" if way == "before" else f"{100 * more:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})"
-            same = " (the same message)" if way != "before" and row["texts"][way] == row["texts"]["before"] else ""
+            less = difference([score > 0 for score in mine], [score > 0 for score in base])
+            equal = row["texts"][way] == row["texts"]["before"]
+            pairs = "–" if equal else less.points()
+            same = " (the same message)" if way != "before" and equal else ""
             lines.append(
                 f"| `{row['task']}` | {title}{same} | {100 * row['compared'][way]:.0f} % "
                 f"| {share(mine).percent()} of {len(mine)} | {pairs} | {row['tokens'].get(way, 0):,} |"

@@ -26,10 +26,9 @@ from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of
 from plait.runtime.runlog import RunLog
-from plait_research.learn.improve import ProblemTrial
+from plait_research.learn.improve import ProblemTrial, lesson
 from plait_research.learn.learnable import Learnable, Values, Versions
 from plait_research.learn.pareto import search
-from plait_research.learn.reflect import lesson
 
 from .._tools.command import Given, command
 from .page import page_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .._tools.samples import Question
-from .._tools.statistics import Estimate, mean, pass_at, saving, share
+from .._tools.statistics import Estimate, difference, discordant, mean, pass_at, saving, share
 from .._tools.ways import COLUMNS, FULL, HALVES, LOSE, Chosen, Votes, chosen
 from .recorded import ARMS, SETS, Recording
 
@@ -35,7 +35,7 @@ def page_of(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes
     """Return the Markdown."""
     small = json.loads((Path(__file__).parents[1] / "votes" / "data" / "votes.json").read_text("utf-8"))
     rules = small["figures"]["rules"]
-    held = {recording.name: dict(chosen(voted[recording.name])) for recording in SETS}
+    held = {recording.name: dict(chosen(voted[recording.name], samples[recording.name])) for recording in SETS}
     lines = [
         "# Real models' recorded samples", "",
         "**These samples and questions come from outside this project, and no model ran for this page**: lengths are "
@@ -103,6 +103,7 @@ def _curves(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes
     for recording in SETS:
         questions = samples[recording.name]
         row = [f"{recording.model}, {recording.task}"]
+        curve: list[list[float]] = []
         for count in COUNTS:
             if count > len(questions[0].answers):
                 row.append("")
@@ -110,10 +111,12 @@ def _curves(samples: Mapping[str, Sequence[Question]], voted: Mapping[str, Votes
             rights = [sum(each in q.right for each in q.answers) for q in questions]
             values = [pass_at(len(q.answers), right, count) for q, right in zip(questions, rights, strict=True)]
             row.append(mean(values).percent())
-        rows.append(row)
+            curve.append(values)
+        voted_right = [float(each) for each in voted[recording.name][FULL.key]["right"]]
+        rows.append([*row, difference(curve[-1], curve[0]).points(), difference(voted_right, curve[0]).points()])
     return [
         "## Coverage: any of k samples is right", "",
-        *_table(("samples", *(f"k = {count}" for count in COUNTS)), rows),
+        *_table(("samples", *(f"k = {count}" for count in COUNTS), "the most less one", "vote of all less one"), rows),
         "Unbiased estimate of Chen et al. (arXiv 2107.03374). GPT-4 on the Game of 24 is the shape of "
         "[repeated sampling](../repeated_sampling/README.md) with SmolLM2 and of *Large Language Monkeys*: coverage "
         "keeps rising where votes have stopped.", "",
@@ -127,7 +130,7 @@ def _routes(routes: Sequence[Mapping[str, Any]]) -> list[str]:
     names = {recording.name: recording for recording in ARMS}
     rows: list[Sequence[str]] = []
     for row in routes:
-        change = mean([float(value) for value, count in row["change"].items() for _ in range(count)])
+        change = discordant(row["change"].get("1", 0), row["change"].get("-1", 0), row["requests"])
         recording = names[row["set"]]
         told = [
             f"{row[way]['right'] * 100:.1f} % ({_ends(row[way]['interval'])}) at {row[way]['cost']:,.0f}"
@@ -188,7 +191,7 @@ def _takeover(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             worst[counts["learns"]] = max(worst[counts["learns"]], off)
         fixed, live = shares
         shown.append((names[row["set"]].model, str(row["round"]), f"{row['alpha'] * 100:.0f} %", fixed.percent(),
-                      f"{100 * (fixed.value - row['alpha']):+.1f}", f"{100 * live.value:.1f} %",
+                      f"{100 * (fixed.value - row['alpha']):+.1f}", live.percent(),
                       f"{100 * (live.value - row['alpha']):+.1f}", str(row["calibrated_on"]),
                       str(sum(row["of"]))))  # fmt: skip
     return [

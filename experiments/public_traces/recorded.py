@@ -15,8 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plait_research.samples.recordings import recorded_samples
-from plait_research.samples.sample import RecordedSample, estimated
+from plait_research.samples.recordings import RecordedSample, estimated, recorded_samples
 
 from .._tools.samples import Question, questions
 

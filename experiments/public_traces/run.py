@@ -20,7 +20,7 @@ from plait.core.ops import Plugin
 from plait_research.learning_planner import RunOutcome
 from plait_research.planners.takeover import Takeover
 from plait_research.route.fit import RouteRow, fit, key_of
-from plait_research.samples.sample import RecordedSample
+from plait_research.samples.recordings import RecordedSample
 
 from .._tools.routes import compare, follow, part_reached, share_of, ways_of
 from .._tools.samples import Question

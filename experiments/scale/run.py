@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plait.apps.common.intervals import wilson
+from plait.apps.commands.eval import wilson
 from plait.core.ops import Plugin
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
@@ -215,8 +215,9 @@ def page_of(rows: Sequence[Row], command: str, stem: str = "README") -> str:
         easy = ratio([row.easy for row in mine], [row.easy + row.hard for row in mine])
         cells = [
             f"`{way}`", share([row.right for row in mine]).percent(),
-            difference([row.right for row in mine], full).points(), mean([row.tokens for row in mine]).number(),
-            mean([row.critical for row in mine]).number(), f"{np.mean([row.calls for row in mine]):.1f}",
+            "–" if way == "in full" else difference([row.right for row in mine], full).points(),
+            mean([row.tokens for row in mine]).number(), mean([row.critical for row in mine]).number(),
+            f"{np.mean([row.calls for row in mine]):.1f}",
             easy.percent() if easy.value == easy.value else "",
         ]  # fmt: skip
         if timed_too:

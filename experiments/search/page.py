@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plait.apps.common.intervals import paired, wilson
+from plait.apps.commands.eval import paired, wilson
 
 from .._tools.searches.cells import METHODS, Cell, mean_of, of
 from .._tools.searches.script import RIGHT

@@ -22,15 +22,14 @@ from zlib import crc32
 
 import torch
 
-from plait.apps.common.intervals import paired
+from plait.apps.commands.eval import paired
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.result import Result, Usage
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects.countdown import DIALECT
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait_bench.tasks._countdown_states import remaining
-from plait_bench.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown, remaining
 from training import task as countdown, vocab as words
 from training.arithmetic import vocab
 from training.arithmetic.evaluate import taken_step, values

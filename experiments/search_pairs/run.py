@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plait.apps.common.intervals import paired
+from plait.apps.commands.eval import paired
 from plait.core.ops import Plugin
 from plait_bench.tasks.countdown import Countdown
 

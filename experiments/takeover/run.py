@@ -14,7 +14,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -295,7 +295,8 @@ def page_of(rows: Sequence[Row], command: str, price: float, stem: str = "README
         against = difference([row.right for row in mine], [target[text].right for text in texts])
         same = share([_same(row.plan, target[row.text].plan) for row in mine])
         cells = [
-            f"`{key}`", share([row.right for row in mine]).percent(), against.points(), same.percent(),
+            f"`{key}`", share([row.right for row in mine]).percent(),
+            "–" if key == "target" else against.points(), same.percent(),
             f"{np.mean([row.draft for row in mine]):.1f}", f"{np.mean([row.target for row in mine]):.1f}",
             mean([cost(row) for row in mine]).number(), _rate(mine),
         ]  # fmt: skip
@@ -330,12 +331,27 @@ def _mixes(by: dict[str, dict[str, Row]], texts: Sequence[str], price: float) ->
         "| condition | share of questions that the mix gives to the target | more right than the mix |",
         "|---|---|---|",
     ]
+    gains: dict[str, list[float]] = {}
     for key in CONDITIONS[2:]:
         part = min(1.0, max(0.0, (cost(key) - low) / (high - low)))
         mixed = [part * by["target"][text].right + (1 - part) * by["draft"][text].right for text in texts]
-        more: Estimate = difference([float(by[key][text].right) for text in texts], mixed)
+        right = [float(by[key][text].right) for text in texts]
+        gains[key] = [a - b for a, b in zip(right, mixed, strict=True)]
+        more: Estimate = difference(right, mixed)
         lines.append(f"| `{key}` | {100 * part:.0f} % | {more.points()} |")
+    for planner in ("takeover", "ssr"):
+        more = difference(_other_half({key: gain for key, gain in gains.items() if planner in key}), [0.0] * len(texts))
+        lines.append(f"| `{planner}`, the threshold chosen on the other half of the questions | | {more.points()} |")
     return lines
+
+
+def _other_half(gains: Mapping[str, list[float]]) -> list[float]:
+    """Return the gains of each half of the questions at the setting that gains most on the other half."""
+    found = [0.0] * len(next(iter(gains.values())))
+    for half in (0, 1):
+        best = max(gains.values(), key=lambda values: sum(values[1 - half :: 2]))
+        found[half::2] = best[half::2]
+    return found
 
 
 def _same(first: str, second: str) -> bool:

@@ -23,7 +23,7 @@ def page_of(path: Path) -> str:
     single = mean([sum(each in q.right for each in q.answers) / len(q.answers) for q in found])
     full = share([float(each) for each in votes[FULL.key]["right"]])
     samples = sum(len(each.answers) for each in found)
-    rows = [way.cells(family) for family, way in chosen(votes)]
+    rows = [way.cells(family) for family, way in chosen(votes, found)]
     lines = [
         f"# Stop rules on {path.name}", "",
         f"{len(found)} questions, {samples} samples. One sample is right in {single.percent()}, a vote of all in "

@@ -169,7 +169,8 @@ def page_of(rows: Sequence[Row], made_by: str) -> str:
         ratio = mean([float(np.log(a.seconds / b.seconds)) for a, b in zip(base, mine, strict=True)])
         every = sum(row.stopped + row.unstarted for row in mine) + len(ended)
         cells = (
-            f"`{way}`", share([row.right for row in mine]).percent(), against.points(),
+            f"`{way}`", share([row.right for row in mine]).percent(),
+            "–" if way == "majority" else against.points(),
             mean([row.tokens for row in mine]).number(),
             saving([row.tokens for row in mine], [row.tokens for row in base]).percent(),
             f"{sum(row.engine for row in mine) / sum(row.tokens for row in mine):.3f}",

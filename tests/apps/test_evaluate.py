@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from plait.apps.commands.eval import paired, wilson
 from plait.apps.common.dataset import read_questions
-from plait.apps.common.intervals import paired, wilson
 from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
 from plait_bench.countdown import CountdownProblem, draw, is_held_out, is_right, is_solvable

@@ -158,6 +158,6 @@ def test_live_runs_in_a_pipe_are_whole(plait: Plait, monkeypatch: pytest.MonkeyP
     run = {"run": "92ab" * 8, "status": "running", "planner": "sample-with-a-long-name", "tokens": 1, "seconds": 1.0}
     run |= {"text": "a long question " * 4, "done": 1, "steps": 2, "running": 1}
     process = {"pid": 7, "words": ["run"], "workers": []}
-    monkeypatch.setattr("plait.apps.control.top.processes", lambda: iter([(None, process, [run])]))
+    monkeypatch.setattr("plait.apps.control.command.processes", lambda: iter([(None, process, [run])]))
     done = plait("runs", "list", "--live")
     assert "92ab92ab" in done.out and "sample-with-a-long-name" in done.out and "…" not in done.out

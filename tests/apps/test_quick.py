@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plait.apps.common.columns import guess_columns
+from plait.apps.common.dataset import guess_columns
 from plait.core.errors import UsageError
 
 Plait = Callable[..., Any]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from plait.apps.common.terminal import console
+from plait.apps.common.output import console
 from plait.apps.main import build
 from plait.runtime.client.config import Config
 

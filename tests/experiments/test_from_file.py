@@ -15,7 +15,7 @@ from experiments.takeover import from_file as takeovers
 from experiments.toolbench import run as toolbench
 from experiments.toolbench.from_file import page_of, read_recording, write_recording
 from plait.core.errors import UsageError
-from plait_research.samples.sample import RecordedSample, write_samples
+from plait_research.samples.recordings import RecordedSample, write_samples
 
 
 def put(path: Path, rows: Sequence[object]) -> Path:

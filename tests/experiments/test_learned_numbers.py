@@ -11,8 +11,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 from experiments.learned_numbers.run import TEMPERATURES, draw, there
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
-from plait_research.learn.replay import drawn
-from plait_research.rollouts.stored import stored_runs
+from plait_research.learn.numbers import drawn
+from plait_research.rollouts.store import stored_runs
 
 
 async def test_the_journals_have_each_puzzle_once_and_can_be_learned_from(tmp_path: Path) -> None:

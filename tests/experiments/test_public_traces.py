@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from experiments._tools.samples import Question, Way, questions, vote
-from experiments._tools.ways import FULL, WAYS, chosen, voted
+from experiments._tools.ways import FULL, WAYS, chosen, in_sequence, voted
 from experiments.public_traces.page import page_of
 from experiments.public_traces.recorded import _value  # pyright: ignore[reportPrivateUsage]
 from experiments.public_traces.run import HERE, promised, read
 from experiments.votes import from_file
 from plait.core.errors import UsageError
-from plait_research.samples.sample import RecordedSample, write_samples
+from plait_research.samples.recordings import RecordedSample, write_samples
 
 AGREED = Question((0, 0, 0, 1, 0, 0, 0, 0), (10,) * 8, frozenset({0}))
 
@@ -47,9 +47,18 @@ def test_samples_are_grouped_by_question_and_model() -> None:
 def test_a_setting_is_chosen_on_the_one_half_and_told_of_the_other() -> None:
     flips = Question((1, 1, 1, 0, 0, 0, 0, 0), (10,) * 8, frozenset({0}))  # its first answers are wrong
     votes = {way.key: voted(way, [AGREED, flips] * 4) for way in WAYS}
-    told = dict(chosen(votes))
+    told = dict(chosen(votes, [AGREED, flips] * 4))
     assert told["First-Finish"].change.value == -1.0, "what looked free on the even half costs everything on the odd"
     assert told["lossless stop"].change.value == 0.0
+    assert told["lossless stop"].sequence > told["lossless stop"].full_sequence == 10, "one at a time takes longer"
+
+
+def test_tokens_in_sequence_are_the_longest_of_each_wave() -> None:
+    question = Question((0,) * 6, (5, 9, 2, 4, 7, 1), frozenset({0}))
+    two = next(way for way in WAYS if "waves:n=4" in way.policies)
+    assert in_sequence(FULL, question, 6) == 9
+    assert in_sequence(two, question, 6) == 9 + 7
+    assert in_sequence(two, question, 3) == 9
 
 
 @pytest.mark.parametrize(

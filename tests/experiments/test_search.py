@@ -20,8 +20,7 @@ from plait.apps.common.options import Common
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.search import SearchNode
-from plait_bench.tasks._countdown_states import moves, remaining, solvable
-from plait_bench.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown, moves, remaining, solvable
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "search"
 

@@ -14,8 +14,7 @@ from experiments.search_model.run import ILLEGAL, Cell, Model, Stepper, Threader
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Text
 from plait.core.sampling import Sampling
-from plait_bench.tasks._countdown_states import solvable
-from plait_bench.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown, solvable
 from training.task import is_test
 
 STATE = ((14, 10, 8, 3), 36)

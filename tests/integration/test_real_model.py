@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from plait import AsyncOrchestrator, Plan, Step, tool
-from plait.apps.common.preflight import preflight
+from plait.apps.common.session import preflight
 from plait.core import ModelCall, Text
 from plait.core.budget import Budget
 from plait.core.call_config import CallConfig

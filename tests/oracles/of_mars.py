@@ -9,7 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from plait_research.planners.mars.rule import LineLooks, Look, SteadyVote, Switching, calibrate, is_safe
+from plait_research.planners.mars import LineLooks, Look, SteadyVote, Switching, calibrate, is_safe
 from tests.oracles.harness import Oracle, take
 
 REPOSITORY = "Wenbo11/MARS"

@@ -19,7 +19,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from plait_research.tools.process_rewards import Style, build_model_input, likely
+from plait_research.tools.reward import Style, build_model_input, likely
 from tests.oracles.harness import Oracle, take
 
 SAL = ("huggingface/search-and-learn", "6f81cac8b1ca4c4be9fabefc27a856c928f3ae7f", "Apache-2.0")

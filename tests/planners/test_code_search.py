@@ -21,8 +21,14 @@ from plait_bench.environments.humaneval import HumanEvalEnvironment
 from plait_bench.tasks.humaneval import HumanEval
 from plait_research.planners._programs import build_tracer
 from plait_research.planners.code_search import CodeSearch
-from plait_research.planners.code_search.programs import mutate_inputs, read_tests
-from plait_research.planners.code_search.selection import Evidence, choose, is_decided, score_mutually
+from plait_research.planners.code_search.programs import (
+    Evidence,
+    choose,
+    is_decided,
+    mutate_inputs,
+    read_tests,
+    score_mutually,
+)
 
 PROBLEM = {"prompt": "Return the larger of two numbers.", "entry": "larger", "public": [{"args": [1, 2], "want": 2}]}
 RIGHT = "```python\ndef larger(a, b):\n    return a if a > b else b\n```"

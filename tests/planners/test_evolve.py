@@ -24,8 +24,13 @@ from plait.workers.tools.environments.code import CodeEnvironment
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox, shared
 from plait_research.planners._programs import build_timer
 from plait_research.planners.evolve import Evolve
-from plait_research.planners.evolve.islands import _read_changes  # pyright: ignore[reportPrivateUsage]
-from plait_research.planners.evolve.population import Grid, Member, is_better, median_and_deviation
+from plait_research.planners.evolve.islands import (
+    Grid,
+    Member,
+    _read_changes,  # pyright: ignore[reportPrivateUsage]
+    is_better,
+    median_and_deviation,
+)
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

@@ -11,8 +11,7 @@ import pytest
 from plait.core.events import Job
 from plait.core.request import Request
 from plait.core.result import Failure
-from plait_research.planners.mars import Mars
-from plait_research.planners.mars.rule import LineLooks, Look, Switching, calibrate, is_safe
+from plait_research.planners.mars import LineLooks, Look, Mars, Switching, calibrate, is_safe
 from tests.planners.driving import Outcome, drive
 
 

@@ -15,7 +15,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result
-from plait_research.planners.ssr.strategies import POOL, Strategy, choose
+from plait_research.planners.ssr import POOL, Strategy, choose
 from tests.planners.scripted_runs import states
 from tests.planners.two_models import Models, goes_on, ran
 

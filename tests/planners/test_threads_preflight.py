@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
-from plait.apps.common.preflight import preflight as look
+from plait.apps.common.session import preflight as look
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import load
 from tests.planners.token_worker import Letters

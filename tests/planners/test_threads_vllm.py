@@ -13,7 +13,7 @@ import pytest_asyncio
 from tokenizers import Tokenizer
 
 from plait import AsyncOrchestrator, Plugin
-from plait.apps.common.preflight import preflight
+from plait.apps.common.session import preflight
 from plait.core.result import Result
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects import Dialect, load

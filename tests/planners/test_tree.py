@@ -37,7 +37,7 @@ TASK = Plugin(name="countdown")
 
 def steps_of(job: Job, random: Random) -> Result:
     """Propose a random exact step of a Countdown puzzle, of a few tokens."""
-    from plait_bench.tasks._countdown_states import moves, remaining
+    from plait_bench.tasks.countdown import moves, remaining
 
     assert isinstance(job.op, ModelCall)
     prompt = "".join(part.text for part in job.op.prompt if isinstance(part, Text))

@@ -232,7 +232,7 @@ async def test_commands_see_and_steer_runs_of_the_store(
     import json
 
     from plait.apps import main
-    from plait.apps.control.top import _look
+    from plait.apps.control.command import _look
 
     monkeypatch.setenv("PLAIT_JOURNAL", store)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # no process of this host is found there

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from plait.apps.batch.rows import count_rows, read_rows
-from plait.apps.common.rows import raw_rows
+from plait.apps.common.dataset import raw_rows
 from plait.core.errors import PlaitError
 
 ROWS: list[dict[str, Any]] = [

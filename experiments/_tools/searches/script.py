@@ -23,8 +23,7 @@ from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.planners.threads.threads import Threads
 from plait.planners.threads.threads.dialects.countdown import DIALECT, CountdownDialect
-from plait_bench.tasks._countdown_states import moves, remaining, solvable
-from plait_bench.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown, moves, remaining, solvable
 
 __all__ = ["RIGHT", "Noisy", "Script", "Shown", "read", "steps_of", "threaded"]
 

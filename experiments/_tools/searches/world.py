@@ -13,8 +13,7 @@ from plait.core.request import Request
 from plait.core.search import SearchNode
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.growth import Growth
-from plait_bench.tasks._countdown_states import solvable
-from plait_bench.tasks.countdown import Countdown
+from plait_bench.tasks.countdown import Countdown, solvable
 from plait_research.simulation.latency import Host, Outcome as Sayer
 from plait_research.simulation.simulator import simulate
 

@@ -19,7 +19,7 @@ ENTRY_POINTS = "plait.commands"
 COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Start": {
         "run": (".commands.run", "run", "Solve one request: plan it, run it, print the answer and what it took."),
-        "repl": (".repl.cli", "repl", "Talk to a model and a planner, and watch the branches."),
+        "repl": (".repl.plain", "repl", "Talk to a model and a planner, and watch the branches."),
         "batch": (".batch.command", "batch", "Run every row of a file, graded or not; resumes after a crash."),
         "init": (".commands.init", "init", "Ask three questions and write a commented plait.toml."),
         "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),

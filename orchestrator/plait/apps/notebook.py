@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import UsageError
 from ..core.record import StepRecord, steps_table
 from ..runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent
-from .commands.compare import Comparison, compared
+from .commands.eval import Comparison, compared
 
 _PAUSE = 0.2
 """Seconds between two pictures."""

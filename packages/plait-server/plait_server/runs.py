@@ -15,8 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from plait.apps.control.distant import Distant
 from plait.apps.trace.model import Clock, Trace
-from plait.apps.trace.projection import UNFINISHED
-from plait.apps.trace.read import read_trace
+from plait.apps.trace.read import UNFINISHED, read_trace
 from plait.apps.viewer.page import data_of, live_page, page_headers, runs_page
 from plait.core.errors import ConfigError, UsageError
 from plait.core.interfaces import PluginRegistry as PluginsLike

@@ -23,8 +23,7 @@ from plait.runtime.client.answer import Answer
 from plait.runtime.client.handle import Handle
 from plait.runtime.journal.journal import BYTES_BY_TENANT
 
-from .admission import BodyBytes, TenantLoad
-from .allowance import Allowance, Holding
+from .admission import Allowance, BodyBytes, Holding, TenantLoad
 from .bodies import resolve
 from .errors import ApiError, invalid
 from .settings import Settings, Tenant

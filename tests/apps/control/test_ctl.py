@@ -20,7 +20,7 @@ from rich.console import Console
 
 from plait import AsyncOrchestrator, Budget, Plan, Step, ToolCall, ToolContext, tool
 from plait.apps.common.output import Output
-from plait.apps.control.top import _shown
+from plait.apps.control.command import _shown
 from plait.core.errors import UsageError
 from plait.runtime.control.socket import Peer, opened, peers
 from plait.runtime.control.verbs import Control

@@ -10,7 +10,7 @@ import pytest
 from plait.core.result import Usage
 from plait_research.simulation.engine_profile import EngineProfile, machine
 from plait_research.simulation.workload import Spread, WorkloadReport
-from plait_research.tuning import Configuration, grid, halve, interval
+from plait_research.tune import Configuration, grid, halve, interval
 
 
 @pytest.fixture

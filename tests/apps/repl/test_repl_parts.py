@@ -16,7 +16,7 @@ from prompt_toolkit.document import Document
 from rich.console import Console
 from rich.text import Text
 
-from plait.apps.common.terminal import CleanOutput, safe
+from plait.apps.common.output import CleanOutput, safe
 from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import Repl

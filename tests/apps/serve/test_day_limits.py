@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from plait.core.result import Usage
 from plait.workers import scripted
 from plait.workers.scripted import Reply
-from plait_server.allowance import Allowance
+from plait_server.admission import Allowance
 from plait_server.documents import Documents
 from plait_server.settings import Tenant
 from plait_server.tenants import hashed, new_key, used_by

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from plait.apps.trace.details import steps_in_detail
+from plait.apps.trace.model import steps_in_detail
 from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError
 from plait.runtime.journal.journal import Journal

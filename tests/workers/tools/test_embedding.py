@@ -17,7 +17,7 @@ from plait import AsyncOrchestrator
 from plait.core.errors import ConfigError, ToolError
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.embed import embedder
-from plait_research.tools.process_rewards import tokenizer_of
+from plait_research.tools.reward import tokenizer_of
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -17,8 +17,7 @@ from plait.core.errors import ConfigError, ToolError
 from plait.planners.search.tree import Tree
 from plait.workers.scripted import Reply, Scripted
 from plait_research.tools import reward
-from plait_research.tools.process_rewards import build_model_input
-from plait_research.tools.reward import reward_model
+from plait_research.tools.reward import build_model_input, reward_model
 from tests.oracles.of_rewards import CHATML, LLAMA, words
 
 

@@ -18,8 +18,7 @@ from plait.core.ops import Plugin
 from plait.planners.search.tree import Tree
 from plait.workers.engine import Engine
 from plait_research.tools import reward
-from plait_research.tools.process_rewards import build_model_input, tokenizer_of
-from plait_research.tools.reward import reward_model
+from plait_research.tools.reward import build_model_input, reward_model, tokenizer_of
 
 from ..byte_model import build_bytes
 from ..reward_models import TEXTS, numbers, probability, with_head

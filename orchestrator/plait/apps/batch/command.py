@@ -26,16 +26,17 @@ from ..common.output import Output, opened
 from ..common.progress import counting, for_each
 from ..common.session import choose_model, opened_session
 from .graded import Grading, grade as run_graded, is_file
-from .outcome import allowed, outcome
 from .rows import (
     BatchRow,
     InputFields,
     Log,
     Order,
+    allowed,
     count_rows,
     has_answers,
     in_order,
     other_columns,
+    outcome,
     read_rows,
     slips,
     write_output,

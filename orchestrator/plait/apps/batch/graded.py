@@ -19,14 +19,20 @@ from ...core.values import as_text
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import typed
 from ...runtime.plugins.trust import trust
-from ..commands.compare import compare
-from ..commands.eval import EvalCounts, evaluated, report, writable
+from ..commands.eval import EvalCounts, compare, evaluated, report, writable
 from ..commands.run import model_warnings
-from ..common.columns import GuessedColumns, guess_columns
-from ..common.dataset import DatasetQuestion, drawn_questions, environment_of, of_a_set, read_questions
+from ..common.dataset import (
+    DatasetQuestion,
+    GuessedColumns,
+    drawn_questions,
+    environment_of,
+    guess_columns,
+    of_a_set,
+    raw_rows,
+    read_questions,
+)
 from ..common.options import all_typed
 from ..common.output import Output, opened
-from ..common.rows import raw_rows
 from ..common.session import choose_model
 
 _DRAWN_PROBLEMS = 100

@@ -21,8 +21,7 @@ from ...core.errors import ConfigError, PlaitError, TaskError, WorkerError
 from ...core.request import Request
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from .outcome import allowed, outcome
-from .rows import BatchRow
+from .rows import BatchRow, allowed, outcome
 
 _BLOCKS = 4
 """Rows per block, as a multiple of an actor's concurrent rows. A block's outcomes are reported together."""

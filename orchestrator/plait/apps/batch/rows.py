@@ -18,12 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
-from ...core.errors import ConfigError
+from ...core.errors import ConfigError, PlaitError, TaskError, WorkerError
 from ...core.messages import did_you_mean
 from ...core.provenance import Provenance
+from ...core.request import Request
 from ...core.values import as_text
+from ...runtime.client.answer import Answer
+from ...runtime.client.client import AsyncOrchestrator
+from ...runtime.client.config import Config
+from ...runtime.plugins.trust import untrusted
+from ..commands.plan import briefed
+from ..common.dataset import DatasetQuestion, is_csv, raw_rows
 from ..common.files import written
-from ..common.rows import is_csv, raw_rows
+from ..common.interrupt import Stopper
 
 FIELDS = ("id", "text", "task", "planner", "policies", "merge", "n", "seed", "tokens", "seconds")
 """Input fields of a row; the command's options are the defaults of all but `text`. Other columns are copied to the
@@ -375,3 +382,62 @@ def _write_parquet(log: Log, path: BinaryIO, others: Sequence[str]) -> None:
                 held.clear()
         if held:
             writer.write_table(pa.Table.from_pylist(held, schema=schema))
+
+
+def allowed(config: Config, text: str, request: Request) -> None:
+    """Check a command's request, and allow the code that it names. Raises errors that affect every row."""
+    with contextlib.suppress(TaskError):  # that is about the row
+        briefed(config, request.updated({"text": text}))
+
+
+async def outcome(
+    orchestrator: AsyncOrchestrator, row: BatchRow, request: Request, stopper: Stopper | None = None, want: str = ""
+) -> dict[str, Any] | None:
+    """Run one row and return its outcome; `None` if the user cancelled the row. `want`: the column with the correct
+    answer. Raises `WorkerError` if no further row can run."""
+    fields = dict(row.fields)
+    name = fields.pop("id", None)
+    head: dict[str, Any] = {"row": row.number, "id": None if name is None else str(name)}
+    if rest := {carried(key): value for key, value in fields.items() if key not in FIELDS}:
+        head["carried"] = rest
+    if row.fault:
+        return {**head, "status": "invalid", "error": row.fault}
+    try:
+        own = {key: value for key, value in fields.items() if key in FIELDS and key != "text"}
+        with untrusted():
+            handle = await orchestrator.submit(request, text=fields["text"], fairness_group="batch", **own)
+    except WorkerError:  # no further row can run, and no row is at fault
+        raise
+    except (PlaitError, ValueError, TypeError) as error:
+        return {**head, "status": "invalid", "error": str(error)}
+    with contextlib.ExitStack() as stack:
+        if stopper is not None:
+            stack.callback(stopper.then(handle.cancel))
+        answer = await handle
+    if answer.status == "cancelled":
+        return None
+    right = None
+    if want and fields.get(want) is not None:
+        task = orchestrator.plugins.task(handle.request.task, handle.request.text)
+        right = DatasetQuestion(task, fields[want]).is_right(answer.answer)
+    return {**head, **_columns(answer), "right": right}
+
+
+def _columns(answer: Answer) -> dict[str, Any]:
+    usage, value = answer.usage, answer.value
+    return {
+        "status": answer.status,
+        "answer": answer.answer,
+        "text": value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False),
+        "verified": answer.verified,
+        "error": None if answer.failure is None else f"{answer.failure.kind}: {answer.failure.message}",
+        "why": answer.why,
+        "run": answer.run,
+        "prompt_tokens": usage.prompt,
+        "cached_tokens": usage.cached,
+        "completion_tokens": usage.completion,
+        "cancelled_tokens": usage.cancelled,
+        "critical_path_tokens": answer.critical_path_tokens,
+        "elapsed_seconds": round(answer.seconds, 4),
+        "provenance": None if answer.provenance is None else answer.provenance.digest,
+    }  # fmt: skip

@@ -33,7 +33,7 @@ def listing(
     if follow and not live:
         raise UsageError("--follow goes with --live; one run is followed by `plait runs show RUN --follow`")
     if live:
-        from ..control.top import show_live  # loads what steers runs
+        from ..control.command import show_live  # loads what steers runs
 
         with opened(as_json) as output:
             show_live(output, follow)

@@ -20,8 +20,7 @@ from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened
-from ..common.preflight import preflight
-from ..common.session import choose_model, opened_session
+from ..common.session import choose_model, opened_session, preflight
 from ..common.tree import StepTree, follow
 from .plan import briefed, planned, runs_without_model
 
@@ -72,7 +71,7 @@ def run(
 
 def _detach(as_json: bool) -> None:
     """Start the same command without `--detach`."""
-    from ..control.detach import detached
+    from ..control.command import detached
 
     with opened(as_json) as output:
         launch = detached([word for word in sys.argv[1:] if word != "--detach"])

@@ -10,8 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from .output import DEBUG, CommandCancelled
-from .terminal import shown, shown_json
+from .output import DEBUG, CommandCancelled, shown, shown_json
 
 
 def guarded(work: Callable[[], object], as_json: bool) -> int:

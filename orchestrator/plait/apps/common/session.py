@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
 from ...core.errors import ConfigError, EngineError, Unanswered
-from ...core.interfaces import Worker
+from ...core.interfaces import Planner, Worker
 from ...core.tools.context import Question
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
@@ -24,8 +26,7 @@ from ...runtime.plugins.loader import Plugins
 from ..doctor.checks import model_folder
 from ..models.standing import joined
 from .interrupt import Stopper
-from .output import Output
-from .terminal import safe
+from .output import Output, safe
 
 _NAMES = {"ray": "the engine (vLLM in a Ray actor)", "engine": "the engine (vLLM in this process)"}
 
@@ -177,3 +178,46 @@ def _chosen(question: Question, reply: str) -> JsonValue:
     if reply.isdecimal() and reply not in map(str, question.choices) and 1 <= int(reply) <= len(question.choices):
         return question.choices[int(reply) - 1]
     return reply
+
+
+_QUESTION = "What is 6 times 7?"
+
+
+def preflight(planner: Planner, model: str) -> tuple[str, ...] | None:
+    """Return a planner's warnings about a model, or `None` if it has no check or the model is not on this machine."""
+    ask: Callable[..., tuple[str, ...]] | None = getattr(planner, "preflight", None)
+    folder = Path(model).expanduser()
+    file = folder / "tokenizer.json"
+    if ask is None or not file.is_file():
+        return None
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return None
+    try:
+        tokenizer: Any = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no class of its own
+        return (f"{file} cannot be read: {error}",)
+
+    def encode(text: str) -> Sequence[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    return ask(encode, _opening(folder))
+
+
+def _opening(folder: Path) -> str | None:
+    """Return a question as the model's chat template renders it; empty without a template, `None` if it cannot be."""
+    try:
+        settings: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        own = folder / "chat_template.jinja"
+        template = own.read_text(encoding="utf-8") if own.is_file() else settings.get("chat_template") or ""
+        if not isinstance(template, str) or not template:
+            return "" if template == "" else None
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        tokens = {name: value for name, value in settings.items() if name.endswith("_token") and isinstance(value, str)}
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        messages = [{"role": "user", "content": _QUESTION}]
+        return environment.from_string(template).render(messages=messages, add_generation_prompt=True, **tokens)
+    except Exception:  # a template is a program: whatever is wrong with it is not ours to say
+        return None

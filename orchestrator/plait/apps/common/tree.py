@@ -18,7 +18,7 @@ from ...core.record import StepRecord
 from ...core.values import as_text
 from ...runtime.client.answer import Report, RunEnded, RunEvent
 from ...runtime.client.handle import Handle
-from .terminal import safe
+from .output import safe
 
 _MARKS = {
     "waiting": ("·", "dim"),

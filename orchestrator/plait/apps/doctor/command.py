@@ -20,8 +20,7 @@ from ...runtime.plugins.trust import trust
 from ..common.interrupt import Stopper, run_stoppable
 from ..common.options import Common, Json, Planner, common_options
 from ..common.output import Output, opened
-from ..common.preflight import preflight
-from ..common.session import opened_session
+from ..common.session import opened_session, preflight
 from .checks import Check, all_checks, wants_engine
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, TextIO
 
-from ..common.terminal import safe
+from ..common.output import safe
 
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 

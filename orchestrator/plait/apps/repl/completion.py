@@ -21,7 +21,7 @@ from ...core.call_config import CallConfig
 from ...core.errors import PlaitError, PluginError
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import PluginKind
-from ..common.terminal import safe
+from ..common.output import safe
 from .commands import COMMANDS, find
 from .conversation import Repl
 

@@ -15,7 +15,7 @@ from ...core.plan import Plan
 from ...runtime.client.config import BUNDLED_MODEL
 from ..commands.run import status_line, worded
 from ..common.failures import worded_error
-from ..common.terminal import safe
+from ..common.output import safe
 from ..common.tree import StepTree
 from .cells import Cells
 from .registry import find

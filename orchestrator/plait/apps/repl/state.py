@@ -20,7 +20,7 @@ from ...core.request import Request
 from ...runtime.client.answer import Answer, RunEnded, RunEvent, StepEvent, TextDelta
 from ...runtime.control.verbs import steps_named
 from ...runtime.plugins.spec import spelled
-from ..common.terminal import safe
+from ..common.output import safe
 from .attachments import Attachment, fence
 
 FORMAT = 1

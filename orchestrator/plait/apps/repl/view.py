@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ...core.record import StepRecord
 from ...core.values import as_text
-from ..common.terminal import CleanOutput, safe
+from ..common.output import CleanOutput, safe
 
 _STYLES = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "expanded": "blue"}
 _PLAIN_WIDTH = 100

@@ -22,8 +22,7 @@ from ..common.options import Allow, Json
 from ..common.output import opened
 from ..trace.atif import atif
 from ..trace.chrome import chrome_events, ray_events
-from ..trace.details import record
-from ..trace.model import Trace
+from ..trace.model import Trace, record
 from ..trace.mooncake import mooncake
 from ..trace.read import default_name, read_trace
 from ..trace.spans import export_spans

@@ -17,8 +17,7 @@ from importlib import resources
 from typing import Any
 
 from ...runtime.runlog import AttemptRecord
-from ..trace.details import steps_in_detail
-from ..trace.model import Segment, Trace, Vote
+from ..trace.model import Segment, Trace, Vote, steps_in_detail
 
 MOST_TEXT = 20_000
 """Characters of one text that the page holds."""

@@ -25,11 +25,10 @@ from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
 from ..rollouts.export import ExclusionCounts, export
+from .effort import count, drawing
 from .improve import Round
 from .learnable import Declared, Versions, versions_of
-from .learner import Learner
-from .pareto import TextSearch
-from .strategies import count, drawing
+from .pareto import Learner, TextSearch
 
 
 def strategies(

@@ -30,15 +30,13 @@ from plait.runtime.client.worker_factory import workers as build_workers
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
-from ..samples.recordings import wanted_answers
-from ..samples.sample import samples_of, write_samples
-from .arrow import demand_arrow, write_arrow
-from .export import ExclusionCounts, export, select, tokenizer_of, write_records, write_texts
+from ..samples.recordings import samples_of, wanted_answers, write_samples
+from .export import ExclusionCounts, demand_arrow, export, select, tokenizer_of, write_arrow, write_records, write_texts
+from .loop import follow_weights, until_taken
 from .producer import Producer, ProductionCounts, Todo, sampled, todo
 from .rewards import own_reward_of, reward_of
 from .sampler import Sampler
 from .store import Store
-from .weights import follow_weights, until_taken
 
 
 class RunSelection(BaseModel):

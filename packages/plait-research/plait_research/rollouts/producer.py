@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +13,150 @@ from typing import Any
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.progress import for_each
+from plait.core.errors import UsageError
 from plait.core.interfaces import Worker
 from plait.core.request import Request
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 
-from .record import Record
+from .advantages import Credit, weighed
+from .record import Record, records
 from .rewards import OwnReward, Reward
 from .sampler import Sampler
-from .sequences import records
+from .store import SkipCounts
+
+# Pass rollouts from producers to a trainer, while both run.
+#
+# Nothing is dropped because a queue is full: a rollout starts only with a credit, and there are as many credits as
+# rollouts may be ahead of the trainer. `staleness` s is that of asynchronous RL (AsyncFlow, arXiv 2507.01663; verl):
+# with `batch` rollouts per step, at most `(1 + s) * batch` are running, waiting, or in training. With s = 0 the
+# producers wait while the trainer trains, so a step takes the sum of both times; from s = 1 on it takes the longer of
+# the two.
+#
+# Credits alone cannot guarantee freshness (a rollout may take long), so age is checked again when a batch is taken.
+
+
+class Feed:
+    """A queue between producers and one trainer, in one event loop.
+
+    Args: batch: rollouts of a training step. staleness: number of steps that producers may be ahead; 0 is synchronous.
+        max_staleness: most updates between the oldest token of a rollout and the step that trains on it; the next
+        larger integer of `staleness` if left out. group: rollouts of a prompt. They are given out together, for an
+        advantage is one among them. credit: whose advantage threads have that are judged by themselves; see `weighed`.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        staleness: float = 0.0,
+        max_staleness: int | None = None,
+        *,
+        group: int = 1,
+        credit: Credit = "rollout",
+    ) -> None:
+        if batch < 1 or not 0 <= staleness < math.inf:
+            raise UsageError("a feed has a batch of 1 or more, and a staleness of 0 or more")
+        if group < 1 or batch % group:
+            raise UsageError(f"a batch of {batch} is not made of groups of {group}: give a multiple of the group")
+        self.batch, self.group = batch, group
+        self.max_staleness = math.ceil(staleness) if max_staleness is None else max_staleness
+        self.version = 0
+        """Version of the trained weights; counts steps."""
+        self.counts = SkipCounts()
+        self._by: Credit = credit
+        self._credits = round((1 + staleness) * batch)
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._forming: dict[str, list[list[Record]]] = {}
+        """Incomplete groups, by name."""
+        self._ready: deque[list[list[Record]]] = deque()
+        """Complete groups."""
+        self._filled = asyncio.Event()
+        self._held = 0
+        """Credits of the rollouts in training, and of the rollouts left out of their groups."""
+
+    async def credit(self) -> None:
+        """Wait until a rollout may start. Each credit is used up by one `put` or given back by `forfeit`."""
+        while not self._credits:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                # The waiter got its credit just before it was cancelled: the next waiter gets it.
+                if turn.done() and not turn.cancelled():
+                    self._wake(1)
+                raise
+        self._credits -= 1
+
+    def put(self, rollout: Sequence[Record]) -> None:
+        """Add a complete rollout to the queue."""
+        self._join(rollout[0].group, list(rollout))
+
+    def forfeit(self, group: str = "") -> None:
+        """Return the credit of a failed rollout; `group`: its group, if groups are used."""
+        if self.group == 1:
+            self._give(1)
+        else:
+            self._join(group, [])
+
+    def _join(self, name: str, rollout: list[Record]) -> None:
+        group = self._forming.setdefault(name, [])
+        group.append(rollout)
+        if len(group) == self.group:
+            self._ready.append(self._forming.pop(name))
+            self._filled.set()
+
+    async def take(self) -> list[list[Record]]:
+        """Return the rollouts of the next step, as soon as there are enough that are fresh and judged: whole groups,
+        with their advantages, less what had to be left out of them. Credits of a group that is left out as a whole are
+        given back at once, so that another is made in its place."""
+        out: list[list[Record]] = []
+        for _ in range(self.batch // self.group):
+            # A rollout alone in its group has no other to be compared with.
+            while len(kept := await self._next()) < min(2, self.group):
+                self._give(self.group)
+            out += kept
+        self._held += self.batch
+        return weighed(out, self._by) if self.group > 1 else out
+
+    async def _next(self) -> list[list[Record]]:
+        """Return the rollouts of the next group that may be trained on."""
+        while not self._ready:
+            self._filled.clear()
+            await self._filled.wait()
+        group = sorted(filter(None, self._ready.popleft()), key=lambda rollout: rollout[0].branch)
+        return [rollout for rollout in group if self._wanted(rollout)]
+
+    def _wanted(self, rollout: list[Record]) -> bool:
+        oldest = min((version for record in rollout for version in record.versions), default=self.version)
+        if self.version - oldest > self.max_staleness:
+            self.counts.stale += 1
+        elif not all(record.judged for record in rollout):
+            self.counts.unjudged += 1
+        else:
+            self.counts.read += 1
+            return True
+        return False
+
+    def trained(self) -> int:
+        """Record that the last batch was trained on and the producers have the new weights; return their version."""
+        self.version += 1
+        held, self._held = self._held, 0
+        self._give(held)
+        return self.version
+
+    def _give(self, count: int) -> None:
+        self._credits += count
+        self._wake(count)
+
+    def _wake(self, count: int) -> None:
+        while count and self._waiting:
+            turn = self._waiting.popleft()
+            # A waiter that was cancelled needs no credit.
+            if not turn.done():
+                turn.set_result(None)
+                count -= 1
 
 
 @dataclass(frozen=True, slots=True)

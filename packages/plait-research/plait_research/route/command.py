@@ -22,7 +22,7 @@ from plait.core.values import as_text
 from plait.runtime.journal.directory import RunEntry, entries
 from plait.runtime.plugins.loader import Plugins
 
-from ..rollouts.stored import stored_runs
+from ..rollouts.store import stored_runs
 from .features import vote_share
 from .fit import RouteReport, RouteRow, fit, key_of, report
 from .ranking import Ranking

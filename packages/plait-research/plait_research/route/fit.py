@@ -13,8 +13,7 @@ import numpy as np
 from plait.core.ops import Plugin
 
 from .ranking import MOST_TIERS, Ranking
-from .recorded import RecordedRuns
-from .rows import Routed, RouteOutcome, RouteRow, Table, followed, key_of, mean_of
+from .recorded import RecordedRuns, Routed, RouteOutcome, RouteRow, Table, followed, key_of, mean_of
 
 __all__ = ["RouteOutcome", "RouteReport", "RouteRow", "Routed", "compare_choices", "fit", "key_of", "report"]
 

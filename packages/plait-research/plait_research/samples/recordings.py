@@ -1,6 +1,7 @@
-"""Read published recordings of models, with a function for each source from a file or folder to samples.
+"""Samples: recorded answers of models to questions, in one form, and `plait learn import`, which reads published
+recordings with a function for each source.
 
-Each function extracts and grades answers like the source's authors. This module contains only file formats.
+A file has one sample a line; plait's own runs give a sample for each branch.
 """
 
 from __future__ import annotations
@@ -9,16 +10,106 @@ import csv
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from plait.apps.common.rows import raw_rows
-from plait.core.errors import ConfigError
+import typer
+from pydantic import Field
+
+from plait.apps.common.dataset import raw_rows
+from plait.apps.common.options import Json
+from plait.apps.common.output import opened
+from plait.core.errors import ConfigError, UsageError
+from plait.core.messages import did_you_mean, pluralise
 from plait.core.ops import Plugin
+from plait.core.record import StepRecord
+from plait.core.values import Frozen, as_text
 from plait.runtime.plugins.loader import Plugins
 
-from .sample import RecordedSample, estimated
+from ..rollouts.export import ExportedRun
+
+CHARACTERS = 4
+"""Average characters of English per token, used without a count: the usual rule of thumb."""
+
+
+class RecordedSample(Frozen):
+    """One answer to one question. Samples of a question are in the order in which they were drawn."""
+
+    question: str
+    """The question, or its name if the text may not be published."""
+    model: str = ""
+    answer: str | None = None
+    """The answer in the form that votes compare: two samples agree if it is equal. `None`: the text has no answer."""
+    right: bool | None = None
+    """The grader's verdict; `None` if it was not graded."""
+    tokens: int | None = Field(default=None, ge=0)
+    """Number of generated tokens; `None` if it cannot even be estimated."""
+    counted: bool = False
+    """Whether `tokens` were counted; otherwise they are estimated from the text."""
+    logprob: float | None = Field(default=None, le=0.0)
+    """Mean log-probability (nats) of its tokens."""
+    reward: float | None = None
+    """The grader's score, if it grades more finely than right and wrong."""
+    cost: float | None = Field(default=None, ge=0.0)
+    """Cost in dollars."""
+    text: str | None = None
+    """The model's text."""
+
+
+def estimated(text: str) -> int:
+    """Return the estimated number of tokens of a text.
+
+    >>> estimated("The answer is 4.")
+    4
+    """
+    return max(1, round(len(text) / CHARACTERS)) if text else 0
+
+
+def write_samples(samples: Iterable[RecordedSample], out: Path) -> int:
+    """Write samples, one per line, and return their number."""
+    count = 0
+    with out.open("w", encoding="utf-8", errors="replace") as file:
+        for sample in samples:
+            file.write(json.dumps(sample.model_dump(exclude_defaults=True), ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def samples_of(runs: Iterable[ExportedRun], answers: Mapping[str, str]) -> Iterator[RecordedSample]:
+    """Yield for each run the branches of its last vote that ended by themselves, or its answer if it has no vote.
+
+    `answers` has right answers by question, for tasks that cannot grade.
+    """
+    for run in runs:
+        want = answers.get(run.run.request.text.strip())
+        for step in _branches(run):
+            text = as_text(step.value)
+            answer = run.task.extract(text) if isinstance(step.value, str) else step.value
+            key = None if answer is None else run.task.key(answer)
+            if want is not None:
+                right = key is not None and key == run.task.key(run.task.extract(want) or want)
+            else:
+                right = False if answer is None else run.task.verify(answer)
+            yield RecordedSample(
+                question=run.run.request.text, model=run.run.request.planner.name, answer=key, right=right, text=text,
+                tokens=step.usage.completion, counted=step.usage.sources.completion in ("server", "ids"),
+                logprob=None if step.logprob is None else min(0.0, step.logprob),
+            )  # fmt: skip
+
+
+def _branches(run: ExportedRun) -> list[StepRecord]:
+    steps = {step.step: step for step in run.run.steps}
+    votes = [step for step in steps.values() if step.kind == "join" and len(step.needs) > 1]
+    names = votes[-1].needs if votes else [step.step for step in steps.values() if step.kind == "think"][-1:]
+    return [steps[name] for name in names if name in steps and steps[name].state == "done"]
+
+
+# Read published recordings of models, with a function for each source from a file or folder to samples.
+#
+# Each function extracts and grades answers like the source's authors. This module contains only file formats.
+
 
 MAX_MEMBER_BYTES = 32 << 20
 """Maximum size of a sample in a packed Inspect log, in bytes."""
@@ -227,3 +318,38 @@ SOURCES: Mapping[str, Callable[[Path, Mapping[str, str]], Iterator[RecordedSampl
     "intercode": _intercode, "routellm": _routellm, "toolbench": _toolbench,
 }  # fmt: skip
 """Functions by source name, each from a path and the right answers to samples."""
+
+
+def import_samples(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=", ".join(SOURCES))],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Files or folders as they are published.")],
+    out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Output file, one sample per line.")],
+    answers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.jsonl", help="Lines of `question` and `answer` for those without (atts)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read published recordings of models, and write them as samples.
+
+    A sample has the question, the answer for votes, the verdict, the tokens (estimated from the text if no count was
+    recorded) and the text. `python -m experiments votes --from OUT.jsonl` compares votes over these samples.
+    """
+    if source not in SOURCES:
+        raise UsageError(
+            f"there is no source {source!r}{did_you_mean(source, SOURCES)}: it is one of {', '.join(SOURCES)}"
+        )
+    samples: list[RecordedSample] = [sample for path in paths for sample in recorded_samples(source, path, answers)]
+    write_samples(samples, out)
+    judged = [sample for sample in samples if sample.right is not None]
+    summary = {
+        "samples": len(samples),
+        "questions": len({sample.question for sample in samples}),
+        "models": dict(Counter(sample.model for sample in samples)),
+        "judged": len(judged),
+        "right": sum(sample.right is True for sample in judged),
+        "out": str(out),
+    }
+    with opened(as_json) as output:
+        line = f"{out}: {pluralise(len(samples), 'sample')} of {pluralise(summary['questions'], 'question')}"
+        output.report(summary, f"{line}, {summary['right']} right of {len(judged)} judged")

@@ -16,10 +16,18 @@ import pytest
 from plait.core.errors import ConfigError, FieldError, UsageError
 from plait.core.plan import Plan
 from plait.runtime.client.client import AsyncOrchestrator
-from plait_research.learn.accept import flip_p, halving, paired_test, sign_p
-from plait_research.learn.improve import ProblemTrial, improve
+from plait_research.learn.improve import (
+    ProblemTrial,
+    flip_p,
+    groups_of,
+    halving,
+    improve,
+    paired_test,
+    proposal,
+    reflection,
+    sign_p,
+)
 from plait_research.learn.learnable import Learnable, Values, Versions
-from plait_research.learn.reflect import groups_of, proposal, reflection
 from tests.apps.lab.learn.ruler import CAPACITY, Ruler
 
 TEXT = Learnable(name="text", value="", about="rules put before each task")

@@ -17,8 +17,8 @@ from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 from plait_research.learn.learnable import Learnable, Values, Versions, applied
-from plait_research.learn.replay import CandidateRun, LineSample, NotDrawn, Replay, candidates, drawn, learn
-from plait_research.rollouts.stored import stored_runs
+from plait_research.learn.numbers import CandidateRun, LineSample, NotDrawn, Replay, candidates, drawn, learn
+from plait_research.rollouts.store import stored_runs
 
 TASK = Plugin(name="countdown")
 TEXT = "3 5 7 11 -> 24"

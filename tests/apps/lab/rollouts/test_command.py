@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from plait_research.rollouts.arrow import read_arrow
+from plait_research.rollouts.export import read_arrow
 from plait_research.rollouts.record import Record
 from plait_research.rollouts.store import RolloutReader, read_rollouts
 

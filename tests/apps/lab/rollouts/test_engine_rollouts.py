@@ -21,9 +21,8 @@ from plait.runtime.runlog import RunLog
 from plait.workers.engine import Engine
 from plait_bench.tasks.countdown import Countdown
 from plait_research.rollouts.producer import Producer, Todo, sampled
-from plait_research.rollouts.record import Record
+from plait_research.rollouts.record import Record, records
 from plait_research.rollouts.rewards import reward_of
-from plait_research.rollouts.sequences import records
 from training import export
 from training.model import Llama
 from training.trades import TRADES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from plait.core.errors import UsageError
-from plait_research.rollouts.feed import Feed
+from plait_research.rollouts.producer import Feed
 from plait_research.rollouts.record import Record, WeightsSegment
 
 

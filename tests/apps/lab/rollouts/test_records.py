@@ -15,9 +15,8 @@ from plait.core.sampling import Sampling, StructuredOutput
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted
-from plait_research.rollouts.record import BadRecord, Record, WeightsSegment
+from plait_research.rollouts.record import BadRecord, Record, WeightsSegment, records
 from plait_research.rollouts.sampler import Sampler
-from plait_research.rollouts.sequences import records
 from tests.apps.lab.rollouts.letters import END, Letters
 
 GOOD: dict[str, Any] = {

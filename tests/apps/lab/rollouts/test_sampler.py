@@ -13,9 +13,8 @@ from plait.core.sampling import Sampling
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted
-from plait_research.rollouts.record import Record
+from plait_research.rollouts.record import Record, records
 from plait_research.rollouts.sampler import Sampler
-from plait_research.rollouts.sequences import records
 from tests.apps.lab.rollouts.letters import Letters
 
 PLAN = Plan(

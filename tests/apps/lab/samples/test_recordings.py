@@ -14,8 +14,7 @@ import pytest
 from experiments._tools.samples import read_samples
 from plait.core.errors import ConfigError
 from plait_research.samples import recordings
-from plait_research.samples.recordings import SOURCES, recorded_samples
-from plait_research.samples.sample import RecordedSample, write_samples
+from plait_research.samples.recordings import SOURCES, RecordedSample, recorded_samples, write_samples
 from tests.apps.conftest import Plait
 
 TURN = {"turn": 0, "model": "small", "output": "Let me think. "}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..registry import COMMANDS, Command, find
-from . import history, runs, settings, talk
+from . import settings, talk
 
 __all__ = ["COMMANDS", "Command", "find"]
 
-_GROUPS = (runs, talk, settings, history)  # importing the modules registers their commands
+_GROUPS = (settings, talk)  # importing the modules registers their commands

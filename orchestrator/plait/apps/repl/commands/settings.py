@@ -1,17 +1,28 @@
-"""Commands of the REPL that change how requests are made: budget, model, planner, task, merge, policy, n."""
+"""Commands of the REPL for requests (budget, model, planner, task, merge, policy, n) and runs (plan, run, branches,
+why, and the verbs that act on the running run)."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from ....core import graph
 from ....core.budget import Budget
 from ....core.errors import UsageError
-from ....core.messages import did_you_mean
+from ....core.messages import did_you_mean, explain, first_of_each, json_path, pluralise
 from ....core.ops import Plugin
+from ....core.plan import Plan
 from ....runtime.client.config import BUNDLED_MODEL, Config
+from ....runtime.control.verbs import VERBS, Verb
 from ....runtime.plugins.spec import spelled, typed
+from ....runtime.plugins.trust import refuse
+from ...commands.run import where_time_went
+from ...common.tree import StepTree
 from ..conversation import Repl
-from ..registry import command, cut_words
+from ..registry import command, cut_words, path_of, take_flags
+from ..state import ReplTurn
+from ..view import Text, story
 
 __all__: list[str] = []
 
@@ -127,3 +138,116 @@ async def _n(repl: Repl, rest: str) -> None:
             raise UsageError(f"{rest!r} is not a number of branches: n must be at least 1")
         manner.set("n", int(rest))
     repl.screen.print(f"n: {manner.request.n or repl.session.config.n or 'the planner’s'}")
+
+
+__all__: list[str] = []
+
+
+@command(
+    "plan", "[--mermaid|--dot] [QUESTION]", "The first plan for a question (the last), without running it.", "text"
+)
+async def _plan(repl: Repl, rest: str) -> None:
+    flags, text = take_flags(rest, ("--mermaid", "--dot"))
+    text = text or repl.last_question()
+    made = repl.session.plan(text)
+    if "--mermaid" in flags or "--dot" in flags:
+        repl.screen.print((graph.mermaid(made) if "--mermaid" in flags else graph.dot(made)).rstrip())
+        return
+    repl.screen.print(Text(graph.text(made).rstrip(), no_wrap=True, overflow="ellipsis"))
+    repl.screen.print(graph.summary(made), style="dim")
+
+
+@command("run", "[QUESTION | --plan FILE]", "Ask a question (the last one again), or run a plan from a file.", "text")
+async def _run(repl: Repl, rest: str) -> None:
+    if rest.startswith("--plan"):
+        path = path_of(rest.removeprefix("--plan").lstrip("= "))
+        try:
+            plan = Plan.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}): give a file with a plan, JSON") from None
+        except ValidationError as error:
+            detail = first_of_each(error)[0]
+            raise UsageError(f"{path}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
+        refuse(path.name, plan)
+        await repl.ask(f"the plan of {path.name}", plan)
+        return
+    await repl.ask(rest or repl.last_question())
+
+
+@command("branches", "[RUN]", "The steps of a run: tokens, cache hits, confidence, times, why given up.", "turn")
+async def _branches(repl: Repl, rest: str) -> None:
+    turn = repl.turn_of(rest)
+    repl.screen.print(Text(f"run {turn.run or '-'}  {turn.title}", style="dim", no_wrap=True, overflow="ellipsis"))
+    if not turn.steps:
+        repl.screen.print("no steps yet")
+        return
+    tree = StepTree.of_steps(turn.steps.values())
+    repl.screen.print(tree.renderable(repl.screen.width, head=False))
+
+
+@command("why", "[STEP] [--full]", "One step's story, verdict or failure; without a step, the answer's.", "step")
+async def _why(repl: Repl, rest: str) -> None:
+    found_flags, rest = take_flags(rest, ("--full",))
+    turn = repl.turn_of("")
+    if not rest:
+        _why_answer(repl, turn)
+        return
+    # Search the running run first, then the latest run with such a step.
+    for asked in [turn, *reversed(repl.session.turns)]:
+        steps = asked.find(rest)
+        if steps:
+            break
+    else:
+        known = [step.path for step in turn.steps.values()]
+        raise UsageError(f"there is no step {rest!r}{did_you_mean(rest, known)}: /branches lists them")
+    for step in steps[:8]:
+        repl.screen.print(story(step, full=bool(found_flags)))
+    if len(steps) > 8:
+        repl.screen.print(f"and {len(steps) - 8} more: name one of {', '.join(one.path for one in steps[8:14])}")
+
+
+def _why_answer(repl: Repl, turn: ReplTurn) -> None:
+    answer = turn.answer
+    if answer is None:
+        raise UsageError("there is no answer yet: name a step, as in /why child-3")
+    chose = any(step.kind == "join" for step in turn.steps.values())
+    none = "nothing was chosen" if chose else "one line of reasoning, nothing was chosen among"
+    lines = [f"{answer.status}: {answer.why or none}"]
+    if answer.failure is not None:
+        lines.append(f"{answer.failure.kind}: {answer.failure.message}")
+    given_up: dict[str, int] = {}
+    for step in turn.steps.values():
+        if step.state in ("cancelled", "failed"):
+            given_up[step.reason] = given_up.get(step.reason, 0) + 1
+    lines += [f"{pluralise(count, 'step')} given up: {reason}" for reason, count in given_up.items()]
+    spent = where_time_went(answer)
+    if spent != "time: ":
+        lines.append(spent)
+    for line in lines:
+        repl.screen.print(line)
+
+
+_MORE = {"pause": ": running steps continue, no new step starts; /resume"}
+
+
+def _enter(verb: Verb) -> None:
+    """Register a verb as a command for the running run: one word per argument, the last takes the rest."""
+    names = [argument.name for argument in verb.arguments]
+    needed = [argument.name for argument in verb.arguments if argument.required]
+    usage = " ".join(name.upper() if name in needed else f"[{name.upper()}]" for name in names)
+
+    async def do(repl: Repl, rest: str) -> None:
+        words = rest.split(None, max(0, len(names) - 1)) if names else []
+        if len(words) < len(needed):
+            raise UsageError(f"/{verb.name} needs a {needed[len(words)]}: /{verb.name} {usage}")
+        done = repl.session.steer(verb, **dict(zip(names, words, strict=False)))
+        steps = done["steps"] if done else []
+        what = ", ".join(steps[:6]) + (" …" if len(steps) > 6 else "") if done else " ".join(words)
+        repl.screen.print(f"{verb.past} {what}".rstrip() + _MORE.get(verb.name, ""), style="dim")
+
+    command(verb.name, usage, verb.about, "step" if "step" in names else "")(do)
+
+
+for _verb in VERBS.values():
+    if _verb.of_run and _verb.name != "answer":  # the next input answers the question
+        _enter(_verb)

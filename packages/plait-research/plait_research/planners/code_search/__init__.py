@@ -20,19 +20,25 @@ from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
 from .._programs import RUN_PYTHON, build_tracer, read_problem, render_cell
-from .output_judge import INPUTS, OutputJudge, read_inputs
 from .programs import (
+    INPUTS,
     Candidate,
+    Evidence,
+    OutputJudge,
+    Rule,
     Test,
+    choose,
     cluster_by_behaviour,
     count_samples,
     count_votes,
     format_trace,
+    is_decided,
     list_passed,
     mutate_inputs,
+    read_inputs,
     read_tests,
+    score_mutually,
 )
-from .selection import Evidence, Rule, choose, is_decided, score_mutually
 
 __all__ = ["CodeSearch", "Searching"]
 

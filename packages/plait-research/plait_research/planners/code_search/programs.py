@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from itertools import combinations, islice
+from typing import Literal, cast
 
 from pydantic import JsonValue
 
-from plait.core.flow import Trajectory
+from plait.core.call_config import CallConfig
+from plait.core.flow import Context, StepFailed, Trajectory
 from plait.core.programs import Cell, has_returned
 from plait.core.tools.calls import loads
+
+from .._programs import render_cell
 
 Test = tuple[list[JsonValue], JsonValue]
 """Arguments, and the result that is wanted."""
@@ -131,3 +138,208 @@ def format_trace(program: str, reply: JsonValue) -> str:
             case _:
                 continue
     return "\n".join(["\nWhat its lines did then:", *lines])[:_MOST] if lines else ""
+
+
+Rule = Literal["votes", "agreement", "majority", "judged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What speaks for one program."""
+
+    votes: float
+    """Weight of the tests that it passes."""
+    cluster: int
+    """Samples whose programs behave like it, itself included."""
+    length: int
+    """Characters of its text."""
+
+
+def choose(evidence: Sequence[Evidence], rule: Rule = "votes") -> int:
+    """Return the place of the program that wins.
+
+    `votes`: most tests passed, ties by cluster, then the shorter. `agreement`: cluster times tests (CodeT, arXiv
+    2207.10397). `majority`: the largest cluster. Which is best depends on the world: where wrong programs share a few
+    bugs votes win, where every wrong program is wrong in its own way agreement does (`python -m experiments
+    code_search`).
+    """
+
+    def key(i: int) -> tuple[float, float, int, int]:
+        facts = evidence[i]
+        first = {
+            "votes": facts.votes,
+            "judged": facts.votes,
+            "agreement": facts.votes * facts.cluster,
+            "majority": float(facts.cluster),
+        }[rule]
+        second = facts.cluster if rule == "votes" else facts.votes
+        return (-first, -second, facts.length, i)
+
+    return min(range(len(evidence)), key=key)
+
+
+def is_decided(votes: Sequence[float], behaviours: Sequence[object], outstanding: float) -> bool:
+    """Return whether the leader's votes are ahead of all programs that behave otherwise by more than `outstanding`, the
+    votes still to come: then these cannot change which behaviour wins."""
+    leader = max(range(len(votes)), key=votes.__getitem__)
+    others = [vote for vote, behaviour in zip(votes, behaviours, strict=True) if behaviour != behaviours[leader]]
+    return votes[leader] - max(others, default=-math.inf) > outstanding
+
+
+_SLIP = 0.05
+"""How often a right program fails a right test or passes a wrong one, as `mutual` supposes."""
+_LUCK = (0.1, 0.5)
+"""How often a wrong program passes a wrong test and a right one."""
+
+
+def score_mutually(passes: Sequence[Sequence[bool]], rounds: int = 50) -> tuple[list[float], list[float]]:
+    """Judge programs by tests and tests by programs at once: how likely each program is right, and each test.
+
+    `passes[i][j]` tells whether program i passes test j. Variational expectation maximisation over both unknowns, from
+    a half for programs and .8 for tests, with fixed error rates. Programs that pass the same tests count once, or
+    copies of one bug would vouch for one another. It is told beside the choice and does not make it: votes choose
+    better in every world that was tried (`python -m experiments code_search`).
+    """
+    programs, tests = [0.5] * len(passes), [0.8] * (len(passes[0]) if passes else 0)
+    alike = Counter(map(tuple, passes))
+    weights = [1 / alike[tuple(row)] for row in passes]
+
+    def odds(passed: bool, right: float, wrong: float) -> float:
+        return math.log(right / wrong) if passed else math.log((1 - right) / (1 - wrong))
+
+    for _ in range(rounds):
+        before = [*programs, *tests]
+        programs = [
+            _sigmoid(
+                sum(
+                    trust * odds(passed, 1 - _SLIP, _LUCK[1]) + (1 - trust) * odds(passed, _SLIP, _LUCK[0])
+                    for passed, trust in zip(row, tests, strict=True)
+                )
+            )
+            for row in passes
+        ]
+        tests = [
+            _sigmoid(
+                math.log(4)
+                + sum(
+                    weight * (trust * odds(row[j], 1 - _SLIP, _SLIP) + (1 - trust) * odds(row[j], _LUCK[1], _LUCK[0]))
+                    for row, trust, weight in zip(passes, programs, weights, strict=True)
+                )
+            )
+            for j in range(len(tests))
+        ]
+        if all(abs(a - b) < 1e-9 for a, b in zip(before, [*programs, *tests], strict=True)):
+            break
+    return programs, tests
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-max(-500.0, min(500.0, x))))
+
+
+INPUTS = """{question}
+
+Do not solve it. Write up to {count} inputs to test it with, one a line, each as JSON: {"args": [arguments]}
+"""
+INPUT = """{question}
+
+Two solutions:
+
+```python
+{a}
+```
+
+```python
+{b}
+```
+
+Write one input on which they differ, as one line of JSON: {"args": [arguments]}
+"""
+VERDICT = """{question}
+
+Two solutions were run on {input}.
+
+A:
+
+```python
+{a}
+```
+
+It gave {output_a}
+
+B:
+
+```python
+{b}
+```
+
+It gave {output_b}
+
+Whose output is right? Reason shortly, and end with the letter A or B.
+"""
+_LETTER = re.compile(r"\b([AB])\b")
+Groups = Sequence[Sequence[Candidate]]
+
+
+def read_inputs(text: str, most: int) -> list[list[JsonValue]]:
+    """Read the inputs that a model wrote, lines `{"args": […]}`; equal ones once."""
+    return list({json.dumps(args): args for args, _ in read_cases(text)}.values())[:most]
+
+
+class OutputJudge:
+    """Compares groups of programs that behave alike, each pair on an input of its own.
+
+    `cells` runs a program on inputs. A verdict counts if it is the same in both orders.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        question: str,
+        asks: CallConfig,
+        verdict: CallConfig,
+        cells: Callable[[Candidate, Sequence[list[JsonValue]]], Awaitable[list[Cell]]],
+    ) -> None:
+        self._ctx, self._question, self._asks, self._verdict, self._cells = ctx, question, asks, verdict, cells
+        self.compared = 0
+
+    async def choose_best(self, groups: Groups, most: int) -> tuple[Candidate, int]:
+        """Return a program of the group that wins most comparisons, and how many it won: of equals that of the larger
+        group, then the shorter one. `max_branches`: pairs that are compared, of the largest groups."""
+        ordered = sorted(groups, key=lambda group: -count_samples(group))
+        pairs = list(islice(combinations(range(len(ordered)), 2), most))
+        won = await self._ctx.gather(*(self._winner(number, ordered, *pair) for number, pair in enumerate(pairs, 1)))
+        wins = [won.count(place) for place in range(len(ordered))]
+        place = max(range(len(ordered)), key=lambda at: (wins[at], count_samples(ordered[at]), -at))
+        return min(ordered[place], key=lambda candidate: len(candidate.program)), wins[place]
+
+    async def _winner(self, number: int, groups: Groups, one: int, other: int) -> int | None:
+        """Return which of two groups is right on an input that tells them apart; `None` where that is not clear."""
+        a, b = groups[one][0], groups[other][0]
+        pieces = self._asks.parts(INPUT, question=self._question, a=a.program, b=b.program)
+        try:
+            line = await self._ctx.think(pieces, self._asks, name=f"input-{number}")
+        except StepFailed:
+            return None
+        inputs = read_inputs(line.text, 1)
+        if not inputs:
+            return None
+        (left,), (right,) = await self._cells(a, inputs), await self._cells(b, inputs)
+        if left == right:
+            return None
+        first = await self._ask_for_verdict(f"verdict-{number}.1", inputs[0], a, left, b, right)
+        second = await self._ask_for_verdict(f"verdict-{number}.2", inputs[0], b, right, a, left)
+        self.compared += 1
+        return {("A", "B"): one, ("B", "A"): other}.get((first, second))
+
+    async def _ask_for_verdict(
+        self, name: str, args: list[JsonValue], a: Candidate, left: Cell, b: Candidate, right: Cell
+    ) -> str:
+        """Return the letter of a verdict, or an empty text."""
+        fields = {"a": a.program, "b": b.program, "output_a": render_cell(left), "output_b": render_cell(right)}
+        pieces = self._verdict.parts(VERDICT, question=self._question, input=json.dumps(args), **fields)
+        try:
+            letters = _LETTER.findall((await self._ctx.think(pieces, self._verdict, name=name)).text)
+        except StepFailed:
+            return ""
+        return letters[-1] if letters else ""

@@ -7,8 +7,7 @@ from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 
 from .._programs import RUN_PYTHON, read_problem
-from .islands import EVALUATE, Evolution
-from .options import EvolveOptions
+from .islands import EVALUATE, Evolution, EvolveOptions
 
 __all__ = ["Evolve"]
 

@@ -5,19 +5,121 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Annotated
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
+from plait.core.call_config import CallConfig, Uses
 from plait.core.errors import PlannerError
-from plait.core.flow import Answerable, Context, StepFailed
+from plait.core.flow import Answerable, Context, Flow, StepFailed
 from plait.core.planning import derive
 from plait.core.programs import harness, has_returned, read_outputs
 from plait.core.step_handles import Promise
+from plait.core.vocabulary import Count, MaxPromptItems, N, Rounds
 
 from .._programs import RUN_PYTHON, Cases, build_timer, render_cell
-from .options import EvolveOptions
-from .population import Grid, Member, median_and_deviation
+
+__all__ = ["EvolveOptions"]
+
+
+class EvolveOptions(Flow):
+    """The fields of `Evolve`."""
+
+    answer: Annotated[CallConfig, Uses("question", "others", "parent", "gone")] = Field(
+        default=CallConfig(max_tokens=1024, temperature=1.0, top_p=0.9),
+        description="Writes a program. Its template is for all but the first of an island, which are asked the "
+        "question alone: `{parent}` is the program to improve with what became of it, `{others}` some others, "
+        "`{gone}` lines that were taken out before. The reply is a whole program, or changes of the parent.",
+    )
+    n: N = Field(default=4, le=64)
+    rounds: Rounds = 8
+    max_prompt_items: MaxPromptItems = 5
+    repeats: Count = Field(
+        default=5,
+        ge=0,
+        description="Timed runs of a program that passes all public cases. 0: time does not count, and the first "
+        "that passes ends the search.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A program that was run."""
+
+    program: str
+    runs: bool
+    """It could be loaded."""
+    failing: tuple[int, ...]
+    """Public cases that it fails, by number."""
+    cases: int
+    failure: str = ""
+    """The first failure as text."""
+    seconds: float | None = None
+    """Median time of a pass over the public cases, if it passes them and was timed."""
+    mad: float = 0.0
+    """Median absolute deviation of that."""
+    score: float | None = None
+    """What the user's `evaluate` makes of it."""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What that is made of."""
+
+    @property
+    def share(self) -> float:
+        """Share of the public cases that it passes."""
+        return 1.0 - len(self.failing) / self.cases if self.cases else float(self.runs)
+
+    @property
+    def cell(self) -> tuple[int, tuple[int, ...]]:
+        """Class of length (powers of two of characters) and failing cases."""
+        return len(self.program).bit_length(), self.failing
+
+
+def median_and_deviation(times: Sequence[float]) -> tuple[float, float]:
+    """Return the median of times and their median absolute deviation.
+
+    >>> median_and_deviation([1.0, 5.0, 2.0])
+    (2.0, 1.0)
+    """
+    middle = median(times)
+    return middle, median(abs(seconds - middle) for seconds in times)
+
+
+def is_better(a: Member, b: Member) -> bool:
+    """Return whether a is better than b: it runs, it passes more, it has a higher score, or it is faster by more than
+    noise (twice the larger median absolute deviation)."""
+    if (a.runs, a.share) != (b.runs, b.share):
+        return (a.runs, a.share) > (b.runs, b.share)
+    if a.score != b.score:
+        return b.score is None or (a.score is not None and a.score > b.score)
+    if a.seconds is None or b.seconds is None:
+        return a.seconds is not None and b.seconds is None
+    return a.seconds < b.seconds - 2 * max(a.mad, b.mad)
+
+
+class Grid:
+    """The programs of an island: one a cell."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[int, tuple[int, ...]], Member] = {}
+
+    def add(self, member: Member) -> bool:
+        """Keep a program if its cell is empty or it is better than what is there; return whether it was kept."""
+        known = self.cells.get(member.cell)
+        if known is not None and not is_better(member, known):
+            return False
+        self.cells[member.cell] = member
+        return True
+
+    def rank(self) -> list[Member]:
+        """Return the programs, the best first. Those that differ by noise alone: the shorter first."""
+        members: list[Member] = []
+        for member in sorted(self.cells.values(), key=lambda one: (len(one.program), one.program)):
+            at = next((i for i, other in enumerate(members) if is_better(member, other)), len(members))
+            members.insert(at, member)
+        return members
+
 
 PARENT = "\n\nImprove this program:\n\n```python\n{program}\n```\n{verdict}\n"
 OTHERS = "\nOther programs, with what became of them:\n"

@@ -19,8 +19,7 @@ from plait.planners._shared.steps import shorten
 
 from ...learning_planner import RunOutcome
 from .._sub_problems import HARDEST, GraphText, Part
-from .options import ScaleOptions
-from .paper import run_in_order
+from .paper import ScaleOptions, run_in_order
 
 __all__ = ["Scale", "isotonic"]
 
