@@ -7,9 +7,10 @@ another path may be the heaviest: the difference is what the run would have save
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import itemgetter
 
 from ...core.graph import longest_path
@@ -53,7 +54,7 @@ class TimeShares:
 
 
 @dataclass(slots=True)
-class _Timed:
+class _StepTimes:
     """A step with its times, in seconds after the run began."""
 
     step: StepRecord
@@ -71,6 +72,11 @@ class _Timed:
     computed: int = 0
     source: str = ""
 
+    @property
+    def op(self) -> ModelCall | ToolCall | None:
+        """The operation with resolved references; `None` for a join."""
+        return None if self.attempt is None else self.attempt.op
+
 
 @dataclass(slots=True)
 class _Graph:
@@ -78,8 +84,13 @@ class _Graph:
 
     trace: Trace
     asked: Mapping[str, float]
-    timed: dict[str, _Timed]
+    timed: dict[str, _StepTimes]
     edges: dict[tuple[str, str], Seconds] = field(default_factory=dict[tuple[str, str], Seconds])
+    ended: list[_StepTimes] = field(init=False)
+    """The steps in the order of their ends."""
+
+    def __post_init__(self) -> None:
+        self.ended = sorted(self.timed.values(), key=lambda timed: timed.done)
 
     def add_all(self) -> None:
         """Enter the edges of all steps that ended."""
@@ -94,31 +105,32 @@ class _Graph:
             last = (f"end {name}", timed.end) if source is None else (f"done {source.step.step}", source.done)
             self.edges[last[0], f"done {name}"] = {"other": max(0.0, timed.done - last[1])}
 
-    def _needs(self, timed: _Timed) -> tuple[list[tuple[str, Seconds]], float]:
+    def _needs(self, timed: _StepTimes) -> tuple[list[tuple[str, Seconds]], float]:
         """Return the nodes that a step waited for, each with seconds of its own, and the time of the last one."""
-        step, found = timed.step, list[tuple[str, float, Seconds]]()
+        step, waits = timed.step, list[tuple[str, float, Seconds]]()
         for name in step.needs:
             need = self.timed.get(name)
             if need is not None:
                 kind, at = ("end", need.end) if step.after_own and name == step.after else ("done", need.done)
                 # A join may be decided, and a flow go on, before all needs have ended.
-                found += [(f"{kind} {name}", at, {})] if at <= timed.ready else []
+                waits += [(f"{kind} {name}", at, {})] if at <= timed.ready else []
         owner = self.timed.get(step.owner or "")
         if owner is not None and step.entered < owner.end:
             lag = self._run(owner, max(0.0, step.entered - owner.start))
-            found.append((f"start {owner.step.step}", max(step.entered, owner.start), lag))
+            waits.append((f"start {owner.step.step}", max(step.entered, owner.start), lag))
         elif owner is not None:
-            found.append((f"end {owner.step.step}", owner.end, {}))
-        if step.entered > max((at for _, at, _ in found), default=0.0):
-            # A flow makes a step when one that it awaited has ended.
-            ended = [other for other in self.timed.values()
-                     if other.done <= step.entered and other.step.entered < step.entered]  # fmt: skip
-            if ended:
-                last = max(ended, key=lambda other: other.done)
-                found.append((f"done {last.step.step}", last.done, {}))
-        return [(node, lead) for node, _, lead in found] or [("", {})], max((at for _, at, _ in found), default=0.0)
+            waits.append((f"end {owner.step.step}", owner.end, {}))
+        if step.entered > max((at for _, at, _ in waits), default=0.0):
+            waits += self._awaited(step.entered)
+        return [(node, lead) for node, _, lead in waits] or [("", {})], max((at for _, at, _ in waits), default=0.0)
 
-    def _run(self, timed: _Timed, seconds: float) -> Seconds:
+    def _awaited(self, entered: float) -> list[tuple[str, float, Seconds]]:
+        """Return the node that a flow had awaited when it made a step: the step that ended last."""
+        last = bisect_right(self.ended, entered, key=lambda other: other.done)
+        earlier = (other for other in reversed(self.ended[:last]) if other.step.entered < entered)
+        return [(f"done {other.step.step}", other.done, {}) for other in itertools.islice(earlier, 1)]
+
+    def _run(self, timed: _StepTimes, seconds: float) -> Seconds:
         """Return the first seconds of a step's attempt by use."""
         attempt = timed.attempt
         if timed.step.kind == "call":
@@ -143,7 +155,7 @@ class _Graph:
 def time_shares(trace: Trace, asked: Mapping[str, float]) -> TimeShares | None:
     """Return where a run's time went; `None` for a run without an output. `asked`: seconds that people took to answer,
     by step."""
-    timed = {step.step: each for step in trace.steps if (each := _times(step)) is not None}
+    timed = {step.step: times for step in trace.steps if (times := _times(step)) is not None}
     if trace.output not in timed:
         return None
     _count_repeated_reads(trace, timed)
@@ -153,7 +165,7 @@ def time_shares(trace: Trace, asked: Mapping[str, float]) -> TimeShares | None:
     names, length = graph.longest(end)
     uses: Seconds = dict.fromkeys(USES, 0.0)
     by_step: dict[str, Seconds] = {}
-    for edge in pairwise(names):
+    for edge in itertools.pairwise(names):
         for use, seconds in graph.edges[edge].items():
             uses[use] += seconds
             # A step that enters while its owner is writing begins with that part of the owner's own time.
@@ -167,15 +179,13 @@ def time_shares(trace: Trace, asked: Mapping[str, float]) -> TimeShares | None:
         if step and timed[step].attempt is not None
     )
     savings = {use: length - graph.longest(end, use)[1] for use in USES if use not in ("write", "read", "other")}
-    unsplit = sum(
-        each.step.kind == "think" and each.attempt is not None and each.attempt.first is None
-        for each in (timed[step] for step, _ in path)
-    )
+    attempts = [attempt for step, _ in path if (attempt := timed[step].attempt) is not None]
+    unsplit = sum(attempt.op.kind == "think" and attempt.first is None for attempt in attempts)
     remedy = _remedy(trace, timed, path, savings)
     return TimeShares(trace.seconds, dict(uses), path, savings, remedy, unsplit)
 
 
-def _times(step: StepRecord) -> _Timed | None:
+def _times(step: StepRecord) -> _StepTimes | None:
     """Return a step with its times, or `None` if it has not ended in a value."""
     moves = step.moves
     if not moves or step.state != "done":
@@ -185,10 +195,10 @@ def _times(step: StepRecord) -> _Timed | None:
     ready, start = step.ready_at, step.started_at
     if ready is None or start is None:
         ready = start = left
-    return _Timed(step, first, ready, start, max(start, left), moves[-1][0], None)
+    return _StepTimes(step, first, ready, start, max(start, left), moves[-1][0], None)
 
 
-def _count_repeated_reads(trace: Trace, timed: Mapping[str, _Timed]) -> None:
+def _count_repeated_reads(trace: Trace, timed: Mapping[str, _StepTimes]) -> None:
     """Note each step's attempt, and the prompt tokens that it computed after another step had them in its context."""
     for attempt in trace.attempts:
         if attempt.step in timed and attempt.read:
@@ -197,21 +207,17 @@ def _count_repeated_reads(trace: Trace, timed: Mapping[str, _Timed]) -> None:
         readers: dict[str | None, str] = {}  # by model: no other model's cache can serve a prompt
         for contact in segment.contacts:
             step = timed.get(contact.step)
-            if step is None or step.attempt is None or not isinstance(step.attempt.op, ModelCall):
+            if step is None or not isinstance(step.op, ModelCall):
                 continue
-            before = readers.setdefault(step.attempt.op.model, contact.step)
+            before = readers.setdefault(step.op.model, contact.step)
             step.computed += contact.computed
             if before != contact.step and contact.computed:
                 step.again += contact.computed
                 step.source = step.source or before
 
 
-def _op(timed: _Timed) -> ModelCall | ToolCall | None:
-    return None if timed.attempt is None else timed.attempt.op
-
-
 def _remedy(
-    trace: Trace, timed: Mapping[str, _Timed], path: Sequence[tuple[str, Seconds]], savings: Mapping[str, float]
+    trace: Trace, timed: Mapping[str, _StepTimes], path: Sequence[tuple[str, Seconds]], savings: Mapping[str, float]
 ) -> str:
     use, saved = max(savings.items(), key=itemgetter(1))
     if saved < WORTH * trace.seconds:
@@ -220,45 +226,52 @@ def _remedy(
     if not seconds:
         return ""
     at = timed[step]
-    name, attempt = at.step.name, at.attempt
-    assert attempt is not None
-    worker = attempt.worker
+    name = at.step.name
     match use:
         case "queue":
-            slots = next((host.slots for host in trace.hosts if host.name == worker), 0)
-            own = sum(other.worker == worker and other.start < at.start and (other.end or at.start) > at.queued
-                      for other in trace.attempts)  # fmt: skip
-            held = f"{pluralise(own, 'other call')} of this run ran there" if own else "other runs' calls had them"
-            remedy = "more slots or engines" if own else "another engine, or a higher fairness weight"
-            why = f"{name} waited {seconds:.3g} s for one of {worker}'s {slots} slots ({held}): {remedy}"
+            why = _explain_queue(trace, at, seconds)
         case "again":
-            before = timed.get(at.source)
-            other = before.attempt if before is not None else None
-            tokens = f"{name} read {at.again:,} {trace.unit} again"
-            if other is None or before is None:
-                why = f"{tokens} in {seconds:.3g} s: a cache that keeps them"
-            elif other.worker != worker:
-                why = f"{tokens} on {worker} that {before.step.name} had read on {other.worker}: the policy `affinity`"
-            elif before.end > at.start:
-                why = f"{tokens} while {before.step.name} was reading them: start it after that one's first token"
-            else:
-                gap = at.start - before.end
-                why = f"{tokens}, {gap:.3g} s after {before.step.name} on {worker}: a larger cache, or `working-set`"
+            why = _explain_repeated_read(trace, at, timed.get(at.source))
         case "tools":
-            tools = {step: op.tool for step, _ in path if isinstance(op := _op(timed[step]), ToolCall)}
-            spent = [uses.get("tools", 0.0) for other, uses in path if tools.get(other) == tools[step]]
-            remedy = f"a faster {tools[step]}" + ", or its calls side by side" * (len(spent) > 1)
-            why = f"{pluralise(len(spent), 'call')} of {tools[step]} took {sum(spent):.3g} s on the path: {remedy}"
+            why = _explain_tool(timed, path, at)
         case "approvals":
             why = f"{name} waited {seconds:.3g} s for a person: answer sooner, or allow the call beforehand"
         case "retries":
-            failed = [other for other in trace.attempts if other.step == step and other is not attempt]
-            said = f" ({failed[-1].failure.message[:80]})" if failed and failed[-1].failure is not None else ""
-            why = f"{name} ran {at.step.tries} times{said}: what failed"
+            failures = [other.failure.message for other in trace.attempts if other.step == step and other.failure]
+            error = f" ({failures[-1][:80]})" if failures else ""
+            why = f"{name} ran {at.step.tries} times{error}: what failed"
         case _:
-            tokens = at.step.usage.completion
-            share = sum(timed[step].step.usage.completion for step, _ in path)
+            tokens, whole = at.step.usage.completion, sum(timed[step].step.usage.completion for step, _ in path)
             rate = f"{tokens / seconds:.3g} a second"
-            why = f"{name} wrote {tokens:,} of the path's {share:,} tokens ({rate}): fewer of them, or a faster model"
-            return why
+            return f"{name} wrote {tokens:,} of the path's {whole:,} tokens ({rate}): fewer of them, or a faster model"
     return f"{saved:.3g} s less without it: {why}"
+
+
+def _explain_queue(trace: Trace, at: _StepTimes, seconds: float) -> str:
+    worker = at.step.worker
+    slots = next((host.slots for host in trace.hosts if host.name == worker), 0)
+    own = sum(other.worker == worker and other.start < at.start and (other.end or at.start) > at.queued
+              for other in trace.attempts)  # fmt: skip
+    calls = f"{pluralise(own, 'other call')} of this run ran there" if own else "calls of other runs had them"
+    remedy = "more slots or engines" if own else "another engine, or a higher fairness weight"
+    return f"{at.step.name} waited {seconds:.3g} s for one of {worker}'s {slots} slots ({calls}): {remedy}"
+
+
+def _explain_repeated_read(trace: Trace, at: _StepTimes, before: _StepTimes | None) -> str:
+    tokens, worker = f"{at.step.name} read {at.again:,} {trace.unit} again", at.step.worker
+    if before is None:
+        return f"{tokens}: a cache that keeps them"
+    if before.step.worker != worker:
+        return f"{tokens} on {worker}, after {before.step.name} on {before.step.worker}: the policy `affinity`"
+    if before.end > at.start:
+        return f"{tokens} while {before.step.name} was reading them: start it after that one's first token"
+    later = at.start - before.end
+    return f"{tokens}, {later:.3g} s after {before.step.name} on {worker}: a larger cache, or the policy `working-set`"
+
+
+def _explain_tool(timed: Mapping[str, _StepTimes], path: Sequence[tuple[str, Seconds]], at: _StepTimes) -> str:
+    tools = {step: op.tool for step, _ in path if (op := timed[step].op) is not None and op.kind == "call"}
+    tool = tools[at.step.step]
+    spent = [uses.get("tools", 0.0) for step, uses in path if tools.get(step) == tool]
+    remedy = f"a faster {tool}" + ", or its calls side by side" * (len(spent) > 1)
+    return f"{pluralise(len(spent), 'call')} of {tool} took {sum(spent):.3g} s on the path: {remedy}"
