@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from plait.core.errors import EngineError, Rejected, WorkerLost
+from plait.core.errors import ContextExceeded, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheUpdate, Tell
 from plait.core.ops import Kind, ModelCall
@@ -30,6 +31,8 @@ __all__ = ["Http", "ResponseLimits", "ServerConnection", "ServerError"]
 
 _REJECTED_STATUSES = (400, 413, 415, 422)
 """Statuses of a request that is invalid in itself: no other attempt can succeed."""
+_CONTEXT_EXCEEDED = re.compile(r"context[ _](len|size|window)|prompt is too long|inputs?` must have less", re.I)
+"""Parts of the messages of OpenAI, vLLM, SGLang, llama.cpp and TGI about a prompt that is longer than the context."""
 _HEALTH_TIMEOUT_S = 10.0
 
 
@@ -284,7 +287,7 @@ class Http(CallbackWorker):
             message = describe_unknown_model(server.connection, server.model, server.models)
         message = server.connection.redact(message)
         if error.status in _REJECTED_STATUSES and not error.retryable:
-            return as_failure(Rejected(message))
+            return as_failure((ContextExceeded if _CONTEXT_EXCEEDED.search(message) else Rejected)(message))
         return Failure(kind="EngineError", message=message, retryable=error.retryable)
 
     # --- the server ---
