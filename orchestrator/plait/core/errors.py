@@ -14,7 +14,7 @@
     │   ├── WorkerError          an engine or tool host that cannot start or broke
     │   │   ├── EngineError      the model engine: no model, no memory
     │   │   │   ├── Rejected         a request that makes no sense to it, however often it is sent
-    │   │   │   │   └── ContextExceeded    a prompt that is longer than the model's context
+    │   │   │   │   └── ContextOverflow    a prompt that is longer than the model's context
     │   │   │   └── CutInThoughts    an answer that ended before its first word that is no thought
     │   │   ├── WorkerLost       it went away while it held work
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
@@ -137,10 +137,10 @@ class Rejected(EngineError):
     code = "rejected"
 
 
-class ContextExceeded(Rejected):
+class ContextOverflow(Rejected):
     """A prompt that is longer than the model's context."""
 
-    code = "context-exceeded"
+    code = "context-overflow"
 
 
 class CutInThoughts(EngineError):

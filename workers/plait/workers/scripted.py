@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from plait.core.errors import ConfigError, ContextExceeded, EngineError, Rejected, WorkerLost
+from plait.core.errors import ConfigError, ContextOverflow, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
@@ -111,7 +111,7 @@ class Scripted(Worker):
     """Answers think steps from a script.
 
     Options: `replies`, or the path of a JSON file in `script`; `slots`, requests at the same time; `name`;
-    `context_tokens`, tokens of a prompt and its answer (default: no limit).
+    `max_model_len`, tokens of a prompt and its answer (default: no limit).
 
     Prompts are read as text, and results carry no token ids, so a context that is continued arrives as text. A step
     that streams gets a delta for each token. `usage.cached` models a prefix cache: the words that the prompt shares,
@@ -130,14 +130,14 @@ class Scripted(Worker):
         script: str | Path | None = None,
         slots: int = 128,
         name: str = "scripted",
-        context_tokens: int | None = None,
+        max_model_len: int | None = None,
     ) -> None:
         if (replies is None) == (script is None):
             raise ConfigError(
                 "the scripted worker needs `replies` or a `script` file, and not both: pass --script FILE"
             )
         self.name = name
-        self.slots, self.context_tokens = slots, context_tokens
+        self.slots, self.max_model_len = slots, max_model_len
         self.script = Script.read(script) if script is not None else Script(replies=tuple(replies or ()))
         self.counts = {"requests": 0, "generated": 0, "prompt": 0, "cached": 0}
         """Since it was made: requests, tokens generated (cancelled ones too), prompt tokens, cached ones among them."""
@@ -167,8 +167,8 @@ class Scripted(Worker):
         self.counts["prompt"] += len(words)
         self.counts["cached"] += cached
         sampling = think.sampling
-        if self.context_tokens is not None:
-            room = min(sampling.max_tokens, self.context_tokens - len(words))
+        if self.max_model_len is not None:
+            room = min(sampling.max_tokens, self.max_model_len - len(words))
             sampling = sampling.model_copy(update={"max_tokens": room})
         tokens, cut = generated(reply.text, sampling)
         live = self._live[job.attempt] = _Live(len(tokens), reply.tokens_per_second)
@@ -240,9 +240,9 @@ class Scripted(Worker):
             complaint = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
             return as_failure(EngineError(complaint))
         prompt = "".join(texts) + think.begin
-        if self.context_tokens is not None and (size := len(words_of(prompt))) >= self.context_tokens:
-            message = f"the prompt has {size} tokens, and the model's context holds {self.context_tokens}"
-            return as_failure(ContextExceeded(f"{message}: shorten the prompt, or raise context_tokens"))
+        if self.max_model_len is not None and (size := len(words_of(prompt))) >= self.max_model_len:
+            message = f"the prompt has {size} tokens, and the model's context holds {self.max_model_len}"
+            return as_failure(ContextOverflow(f"{message}: shorten the prompt, or raise max_model_len"))
         for index, (reply, pattern) in enumerate(zip(self.script.replies, self._patterns, strict=True)):
             left = self._left[index]
             # A reply that is used up makes room for the next one that matches.

@@ -7,22 +7,23 @@ or go together. Why, and what bounds it: docs/adr/0032-compaction.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from plait.core.call_config import CallConfig, Uses
+from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.chat import Message, assistant_message, with_prompt
-from plait.core.declarations import TokenCount, ToolName
-from plait.core.errors import BudgetExceeded, ContextExceeded, PlannerError
-from plait.core.flow import Context, Flow
+from plait.core.declarations import Free, TokenCount
+from plait.core.errors import BudgetExceeded, ContextOverflow, PlannerError
+from plait.core.flow import Context
 from plait.core.ops import Function
 from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.vocabulary import Count
 
-__all__ = ["CompactionOptions", "Compactor", "shorten", "split_blocks"]
+__all__ = ["Compaction", "Compactor", "shorten", "split_blocks"]
 
 TARGET_RATIO = 0.5
 """Size of a compacted context as a fraction of the limit: each compaction then makes room for many turns."""
@@ -40,39 +41,41 @@ _SUMMARY = """\
 The messages above are removed from the conversation, apart from the question, because they no longer fit. Write down \
 what is needed to continue without them: what was found out, with names, numbers and identifiers as they stand there; \
 what was decided and why; what failed; what is still open and what is to be done next. Keep what an earlier summary \
-says and is still needed. Be brief, and call no function."""
+says and is still needed. Be brief."""
 _NOTE = "[{turns} earlier turns are left out here.{rest}]"
 _CLEARED = "[This result of {size:,} characters was removed to save space{how}.]"
 
 
-class CompactionOptions(Flow):
-    """Options of planners whose conversations grow."""
+class Compaction(WithCallConfigs):
+    """The rule. As an option also the mode alone: `compaction=off`."""
 
-    compaction: Literal["summary", "clear", "truncate", "off"] = Field(
+    mode: Literal["summary", "clear", "truncate", "off"] = Field(
         default="summary",
-        description="What shortens a context that is too long. `clear`: old tool results are replaced by a note "
-        "(observation masking, arXiv 2508.21433; Claude's `clear_tool_uses`). `summary`: the same, and if that does "
-        "not halve the context, a summary by the model replaces all but the last turns (ReSum, arXiv 2509.13313; "
-        "LangChain's SummarizationMiddleware). `truncate`: old turns are dropped (OpenAI's `truncation: auto`). "
-        "`off`: a prompt that is too long fails its step.",
+        description="`clear`: old tool results are replaced by a note (observation masking, arXiv 2508.21433; Claude's "
+        "`clear_tool_uses`). `summary`: the same, and if that does not halve the context, a summary by the model "
+        "replaces all but the last turns (ReSum, arXiv 2509.13313; LangChain's SummarizationMiddleware). `truncate`: "
+        "old turns are dropped (OpenAI's `truncation: auto`). `off`: a prompt that is too long fails its step.",
     )
-    compact: Annotated[CallConfig, Uses()] = Field(
-        default=CallConfig(max_tokens=1024, temperature=0.0, stream=False),
-        description="Summarises the turns that are replaced. The template is the instruction after them.",
-    )
-    compact_above_tokens: Annotated[int | None, TokenCount()] = Field(
+    above_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
         ge=1,
         description="Maximum number of tokens of a turn's prompt; a longer one is compacted to half of this. By "
         "default, prompts are compacted when the model rejects one as too long.",
     )
-    compact_above_turns: Count | None = Field(
-        default=None, ge=1, description="Number of turns after which the context is compacted. By default no limit."
+    above_turns: Count | None = Field(default=None, ge=1, description="Maximum number of turns. By default no limit.")
+    keep_turns: Count = Field(default=3, ge=1, description="Number of last turns that stay unchanged.")
+    pinned_tools: Annotated[tuple[str, ...], Free()] = Field(
+        default=(), description="Tools whose calls and results stay unchanged."
     )
-    keep_turns: Count = Field(default=3, ge=1, description="Number of last turns that a compaction keeps unchanged.")
-    pinned_tools: Annotated[tuple[str, ...], ToolName()] = Field(
-        default=(), description="Tools whose calls and results a compaction keeps unchanged."
+    summary: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(max_tokens=1024, temperature=0.0, stream=False),
+        description="The call that summarises turns. Its template is the instruction after them.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_mode(cls, given: object) -> object:
+        return {"mode": given} if isinstance(given, str) else given
 
 
 Block = tuple[Message, ...]
@@ -93,7 +96,7 @@ class Compactor:
     """The rule for one conversation, and what it has replaced so far."""
 
     ctx: Context
-    options: CompactionOptions
+    options: Compaction
     system: Sequence[Message]
     head: list[Message]
     """The messages up to the question, without the system text."""
@@ -134,19 +137,17 @@ class Compactor:
     def exceeded_limit(self, talk: Sequence[Message]) -> int:
         """Return the limit that the next prompt exceeds, in tokens, or 0."""
         options = self.options
-        if options.compaction == "off" or (len(talk) <= len(self.opened) and len(self.head) < 2):
-            return 0  # nothing can be left out: the model decides whether the prompt is too long
+        if not self._can_shorten(talk):
+            return 0
         expected = self.tokens(self.system, talk)
-        limit = min(filter(None, (options.compact_above_tokens, self.limit)), default=expected)
+        limit = min(filter(None, (options.above_tokens, self.limit)), default=expected)
         turns = len(split_blocks(talk[len(self.opened) :]))
-        return limit if expected > limit or turns > (options.compact_above_turns or turns) else 0
+        return limit if expected > limit or turns > (options.above_turns or turns) else 0
 
     def learn_limit(self, failed: StepFailed, talk: Sequence[Message], retries: int) -> int:
         """Return the limit to compact to after the model rejected a prompt. Raises the failure if compaction is off, if
         it would repeat the turn too often, and if nothing can be left out."""
-        nothing = len(talk) <= len(self.opened) and len(self.head) < 2
-        too_long = failed.failure.kind == ContextExceeded.__name__
-        if not too_long or self.options.compaction == "off" or retries >= MAX_RETRIES or nothing:
+        if failed.failure.kind != ContextOverflow.__name__ or not self._can_shorten(talk) or retries >= MAX_RETRIES:
             raise failed
         size = self.tokens(self.system, talk)
         self.limit = min(size * 9 // 10, self.used or size) >> retries  # the last accepted context is a safe limit
@@ -155,23 +156,26 @@ class Compactor:
     def cut_limit(self, turn: Trajectory, talk: Sequence[Message], retries: int) -> int:
         """Return the limit to compact to if an answer was cut at the end of the model's context, else 0."""
         result, op = turn.result, turn.step.op
-        possible = self.options.compaction != "off" and retries < MAX_RETRIES and len(talk) > len(self.opened)
-        if op.kind != "think" or result.finish != "length" or result.partial or not possible:
+        if op.kind != "think" or result.finish != "length" or result.partial or retries >= MAX_RETRIES:
             return 0
         size, most = result.usage.prompt + result.length, op.sampling.max_tokens
-        if not result.usage.prompt or result.length >= most:
+        if not result.usage.prompt or result.length >= most or not self._can_shorten(talk):
             return 0
         self.limit = max(size - most, size // 2)
         return self.limit
+
+    def _can_shorten(self, talk: Sequence[Message]) -> bool:
+        """Whether something can be left out. If not, the model decides whether the prompt is too long."""
+        return self.options.mode != "off" and (len(talk) > len(self.opened) or len(self.head) > 1)
 
     async def compact(self, talk: Sequence[Message], limit: int, functions: Sequence[Function]) -> list[Message]:
         """Return a conversation in at most `limit` tokens, if possible in half of that. Raises `PlannerError`."""
         options, size = self.options, self.tokens(self.system, talk)
         blocks = split_blocks(talk[len(self.opened) :])
         # Clearing leaves the number of turns as it is.
-        if options.compaction != "truncate" and len(blocks) <= (options.compact_above_turns or len(blocks)):
+        if options.mode != "truncate" and len(blocks) <= (options.above_turns or len(blocks)):
             old = max(0, len(blocks) - options.keep_turns)
-            cleared = [self._clear(block) if place < old else block for place, block in enumerate(blocks)]
+            cleared = [*(self._edit(block, self._clear) for block in blocks[:old]), *blocks[old:]]
             kept = [*self.opened, *_flat(cleared)]
             if cleared != blocks and self.tokens(self.system, kept) <= limit * TARGET_RATIO:
                 await self._record("cleared", old, size, kept)
@@ -182,57 +186,53 @@ class Compactor:
         if folded:  # the conversation before the question, too
             middle, self.head = [*split_blocks(self.head[:-1]), *middle], self.head[-1:]
         gone = [block for block in middle if not self._is_pinned(block)]
-        if options.compaction == "summary" and gone:
+        if options.mode == "summary" and gone:
             # Without a new summary the earlier one stays: it is all that is left of its turns.
             summary, reason = await self._summarise(prompt, gone, limit, functions)
             self.summary = summary or self.summary
         self.turns += len(gone)
         kept = self._cut_results([*(block for block in middle if self._is_pinned(block)), *tail], limit)
-        how = "left out" if reason or options.compaction != "summary" else "summarised"
-        reason = "without their results the context is still too long" if options.compaction == "clear" else reason
+        how = "left out" if reason or options.mode != "summary" else "summarised"
+        reason = "without their results the context is still too long" if options.mode == "clear" else reason
         await self._record(how, len(gone), size, kept, reason)
         return kept
 
     def _choose(self, blocks: Sequence[Block], limit: int) -> tuple[int, bool]:
         """Return the number of last turns to keep, and whether the conversation before the question is left out."""
-        summarises = self.options.compaction == "summary"
         most = min(self.options.keep_turns, len(blocks))
-        pinned = [self.tokens(block) if self._is_pinned(block) else 0 for block in blocks]
-        room = limit * TARGET_RATIO - self.tokens(self.system) - (self._summary_tokens(limit) if summarises else 0)
-        room -= sum(pinned)
-
-        def fits(keep: int, head: Sequence[Message]) -> bool:
-            last = range(len(blocks) - keep, len(blocks))
-            return self.tokens(head) + sum(self.tokens(blocks[place]) - pinned[place] for place in last) <= room
-
-        if not summarises and fits(most, self.head):  # all that fits: nothing else is left of the other turns
-            while most < len(blocks) and fits(most + 1, self.head):
-                most += 1
-        if fits(most, self.head):
-            return most, False
+        room = limit * TARGET_RATIO - self.tokens(self.system)
+        keeps: Iterable[int] = range(len(blocks), most - 1, -1)  # all that fits: nothing else is left of other turns
+        if self.options.mode == "summary":
+            room, keeps = room - self._summary_tokens(limit), (most,)
         least = min(1, most)
-        return least, len(self.head) > 1 and not fits(least, self.head)
+        choices = [*((keep, False) for keep in keeps), (least, False), (least, len(self.head) > 1)]
+        for keep, folded in choices:
+            last = len(blocks) - keep
+            kept = [block for place, block in enumerate(blocks) if place >= last or self._is_pinned(block)]
+            if self.tokens(self.head[-1:] if folded else self.head, _flat(kept)) <= room:
+                return keep, folded
+        return choices[-1]
 
     def _summary_tokens(self, limit: int) -> int:
         """Return the token limit of a summary."""
-        return min(self.options.compact.max_tokens or limit, max(1, limit // 4))
+        return min(self.options.summary.max_tokens or limit, max(1, limit // 4))
 
     async def _summarise(
         self, opening: Sequence[Message], gone: Sequence[Block], limit: int, functions: Sequence[Function]
     ) -> tuple[str, str]:
         """Return the summary of some turns, or an empty text and the reason why there is none."""
-        config, reason = self.options.compact, ""
-        for messages in (opening, [self._clear_message(message) for message in opening]):
+        config, reason = self.options.summary, ""
+        for messages in (opening, _flat(self._edit(block, self._clear) for block in split_blocks(opening))):
             line = self.ctx.think(
                 config.parts(_SUMMARY),
                 config,
-                name=self._next_name("compact"),
+                name=self.ctx.host.place().next("compact"),
                 label=f"compact {len(gone)} turns",
                 role=ROLE,
                 chat=True,
                 messages=[*self.system, *messages],
                 tools=functions,  # the same as in the turns, so that their prefix is cached
-                tool_choice="auto",
+                tool_choice="none",
                 max_tokens=self._summary_tokens(limit),
             )
             try:
@@ -241,9 +241,7 @@ class Compactor:
                 if failed.failure.kind in (BudgetExceeded.__name__, "Cancelled"):
                     raise
                 reason = f"the summary failed: {failed.failure.message}"
-                if failed.failure.kind == ContextExceeded.__name__:
-                    continue  # once more, with cleared results
-                return "", reason
+                continue  # once more, with cleared results
             text = assistant_message(line.text).text.strip()
             if not text:
                 return "", "the summary is empty"
@@ -252,18 +250,17 @@ class Compactor:
             return text, ""
         return "", reason
 
-    def _next_name(self, kind: str) -> str:
-        return self.ctx.host.place().next(kind)  # several conversations of a flow have names of their own
-
     def _is_pinned(self, block: Block) -> bool:
         return any(_result_of(message) in self.options.pinned_tools for message in block if _result_of(message))
 
-    def _clear(self, block: Block) -> Block:
-        return block if self._is_pinned(block) else tuple(map(self._clear_message, block))
+    def _edit(self, block: Block, change: Callable[[Message], Message]) -> Block:
+        """Return a block with changed results, or unchanged if it is pinned."""
+        kept = self._is_pinned(block)
+        return block if kept else tuple(change(message) if _result_of(message) else message for message in block)
 
-    def _clear_message(self, message: Message) -> Message:
-        name, text = _result_of(message), message.text
-        if not name or len(text) <= MIN_RESULT_CHARACTERS or name in self.options.pinned_tools:
+    def _clear(self, message: Message) -> Message:
+        text = message.text
+        if len(text) <= MIN_RESULT_CHARACTERS:
             return message
         place = message.tool_call_id or text.partition("(")[2].partition(")")[0]
         how = f'; read it with {self.more}(id="{place}", start=0, end={len(text)})' if self.more else ""
@@ -276,29 +273,23 @@ class Compactor:
         size, most = self.tokens(self.system, kept), max((len(message.text) for message in kept), default=0)
         while size > limit and most > MIN_RESULT_CHARACTERS:
             most //= 2
-            kept = [*self.opened, *_flat(self._shorten(block, most) for block in blocks)]
+            cut = partial(_shorten_message, most=most)
+            kept = [*self.opened, *_flat(self._edit(block, cut) for block in blocks)]
             size = self.tokens(self.system, kept)
         if size > limit:
             raise PlannerError(
                 f"the context has about {size:,} tokens after compaction, and the limit is {limit:,}. Lower keep_turns "
-                "or observation_chars, pin fewer tools, or raise compact_above_tokens if the model's context allows it"
+                "or observation_chars, pin fewer tools, or raise above_tokens if the model's context allows it"
             )
         return kept
-
-    def _shorten(self, block: Block, most: int) -> Block:
-        if self._is_pinned(block):
-            return block
-        return tuple(
-            message.model_copy(update={"content": shorten(message.text, most)}) if _result_of(message) else message
-            for message in block
-        )
 
     async def _record(self, how: str, turns: int, before: int, kept: Sequence[Message], reason: str = "") -> None:
         """Make the step that shows what was done."""
         after = self.tokens(self.system, kept)
         label = f"compacted: {turns} turns {how}, {before:,} to {after:,} tokens" + (f" ({reason})" if reason else "")
         data = {"how": how, "turns": turns, "before": before, "after": after}
-        await self.ctx.answer(label, reason, data=data, name=self._next_name("compacted"), label=label[:200])
+        name = self.ctx.host.place().next("compacted")  # several conversations of a flow have names of their own
+        await self.ctx.answer(label, reason, data=data, name=name, label=label[:200])
         self.used, self.characters = after, _characters(self.system) + _characters(kept)
 
 
@@ -308,11 +299,13 @@ def _flat(blocks: Iterable[Block]) -> list[Message]:
 
 def _characters(messages: Iterable[Message]) -> int:
     """Return the characters of messages as the model reads them, about."""
-    return sum(
-        MESSAGE_CHARACTERS
-        + (len(message.said) or len(message.text) + sum(len(call.function.arguments) for call in message.tool_calls))
-        for message in messages
-    )
+    return sum(map(_message_characters, messages))
+
+
+def _message_characters(message: Message) -> int:
+    content = message.said or message.content or ""
+    calls = 0 if message.said else sum(len(call.function.arguments) for call in message.tool_calls)
+    return MESSAGE_CHARACTERS + len(content if isinstance(content, str) else message.text) + calls
 
 
 def _result_of(message: Message) -> str:
@@ -322,6 +315,10 @@ def _result_of(message: Message) -> str:
     if message.role == "user" and message.text.startswith("Observation of "):
         return message.text[len("Observation of ") :].partition(" (")[0]
     return ""
+
+
+def _shorten_message(message: Message, most: int) -> Message:
+    return message.model_copy(update={"content": shorten(message.text, most)})
 
 
 def shorten(text: str, most: int) -> str:

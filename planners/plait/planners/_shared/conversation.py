@@ -13,7 +13,7 @@ from pydantic import Field
 
 from plait.core.call_config import CallConfig
 from plait.core.chat import FunctionCall, Message, assistant_message
-from plait.core.flow import Context
+from plait.core.flow import Context, Flow
 from plait.core.ops import Function
 from plait.core.planning import TrajectoryOptions
 from plait.core.step_handles import CallHandle, StepFailed, Trajectory
@@ -22,13 +22,13 @@ from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, read_calls
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
 
-from .compaction import CompactionOptions, Compactor, shorten
+from .compaction import Compaction, Compactor, shorten
 from .tool_instructions import LAST, REPAIR, build_instructions, to_functions
 
 __all__ = ["ToolConversation", "ToolTurns", "Turn"]
 
 
-class ToolTurns(CompactionOptions):
+class ToolTurns(Flow):
     """Options of planners whose model calls tools, turn by turn."""
 
     opening_prompt: ClassVar[str] = "turn"
@@ -46,6 +46,9 @@ class ToolTurns(CompactionOptions):
     )
     observation_chars: ObservationChars = 8000
     rounds: Rounds = 12
+    compaction: Compaction = Field(
+        default=Compaction(), description="What shortens a context that is too long; a mode or its options."
+    )
 
     @property
     def opening(self) -> str:
@@ -137,7 +140,7 @@ class ToolConversation:
         """Compact the turns `done` if the next prompt would be too long."""
         base = self._find_compacted(done)
         opening = [*self.messages(())]
-        compactor = replace(base[2]) if base else Compactor(self.ctx, self.options, opening[:1], opening[1:])
+        compactor = replace(base[2]) if base else Compactor(self.ctx, self.options.compaction, opening[:1], opening[1:])
         compactor.limit, talk = self._limit, self.messages(done)[1:]
         compactor.note_usage(*self._usage)
         if self.functions and (limit := compactor.exceeded_limit(talk)):

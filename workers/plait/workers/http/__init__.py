@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from plait.core.errors import ContextExceeded, EngineError, Rejected, WorkerLost
+from plait.core.errors import ContextOverflow, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheUpdate, Tell
 from plait.core.ops import Kind, ModelCall
@@ -287,7 +287,7 @@ class Http(CallbackWorker):
             message = describe_unknown_model(server.connection, server.model, server.models)
         message = server.connection.redact(message)
         if error.status in _REJECTED_STATUSES and not error.retryable:
-            return as_failure((ContextExceeded if _CONTEXT_EXCEEDED.search(message) else Rejected)(message))
+            return as_failure((ContextOverflow if _CONTEXT_EXCEEDED.search(message) else Rejected)(message))
         return Failure(kind="EngineError", message=message, retryable=error.retryable)
 
     # --- the server ---

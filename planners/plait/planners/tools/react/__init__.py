@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pydantic import JsonValue
 
@@ -47,15 +48,19 @@ class React(ReactOptions):
     fidelity = Fidelity("variant", "calls side by side, while the turn is written", paper="2210.03629")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Run turns until a turn has no call."""
+        """Run the first turn, and turns until one has no call."""
         ledger = Ledger(ctx.brief, self, await self._select_tools(ctx, question))
         ledger.name = ctx.keep(ledger)
         opening, prompt = self._opening(ctx.brief, ledger), "" if ctx.brief.request.asked else question
-        system = [message for message in opening if message.role == "system"]
-        head = with_prompt([message for message in opening if message.role != "system"], prompt)
+        system = opening[: opening[:1] != [] and opening[0].role == "system"]
         more = MORE if any(function.name == MORE for function in ledger.functions) else ""
-        ledger.compactor = Compactor(ctx, self, system, list(head), more)
+        head = list(with_prompt(opening[len(system) :], prompt))
+        ledger.compactor = Compactor(ctx, self.compaction, system, head, more)
         turn = await self._turn(ctx, None, ledger, opening, prompt)
+        return await self._continue(ctx, question, ledger, turn)
+
+    async def _continue(self, ctx: Context, question: str, ledger: Ledger, turn: Trajectory) -> Answerable:
+        """Run turns after `turn` until one has no call."""
         repaired = False
         for number in range(2, self.rounds + 1):
             calls = ledger.calls(turn.value)
@@ -143,15 +148,18 @@ class React(ReactOptions):
     ) -> Trajectory:
         """Call the model for a turn, after compaction if the context is too long, and return the resulting turn."""
         ledger.talk += with_prompt([message for message in messages if message.role != "system"], prompt)
-        compactor, functions, retries = ledger.compactor, ledger.functions, 0
+        compactor, retries = ledger.compactor, 0
+        functions = ledger.functions if self.dialect == "native" else ()
         assert compactor is not None
         limit = compactor.exceeded_limit(ledger.talk)
         while True:
             if limit:
-                ledger.talk = await compactor.compact(ledger.talk, limit, self._offered(functions))
+                ledger.talk = await compactor.compact(ledger.talk, limit, functions)
                 before, messages, prompt = None, [*compactor.system, *ledger.talk], ""
+            think = ctx.think if before is None else before.think
+            think = partial(think, prompt or (), self.turn, messages=messages, tools=functions)
             try:
-                turn = await self._ask(ctx, before, ledger, messages, prompt, last)
+                turn = await self._ask(ctx, think, ledger, last)
             except StepFailed as failed:
                 limit = compactor.learn_limit(failed, ledger.talk, retries)
             else:
@@ -163,35 +171,18 @@ class React(ReactOptions):
                     return turn
             retries += 1
 
-    def _offered(self, functions: Sequence[Function], last: bool = False) -> Sequence[Function]:
-        """Return the functions that a request's own field offers."""
-        return functions if self.dialect == "native" and not last else ()
-
-    async def _ask(
-        self,
-        ctx: Context,
-        before: Trajectory | None,
-        ledger: Ledger,
-        messages: Sequence[Message],
-        prompt: str,
-        last: bool,
-    ) -> Trajectory:
+    async def _ask(self, ctx: Context, think: partial[Trajectory], ledger: Ledger, last: bool) -> Trajectory:
         """Call the model for a turn, or for several samples and a vote. Raises a sample's `StepFailed`."""
         ledger.turns += 1
         name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
         reads = self.n == 1 and not last and bool(ledger.functions)
         state = ledger.state if reads else None
-        think = ctx.think if before is None else before.think
 
         def written(name: str, label: str) -> Trajectory:
             return think(
-                prompt or (),
-                self.turn,
                 name=name,
                 label=label,
                 chat=True,
-                messages=messages,
-                tools=self._offered(ledger.functions),
                 tool_choice="none" if last else "auto",
                 stop=self.turn.stop or (("\nObservation",) if self.dialect == "action" else ()),
                 keep_stop=False,
