@@ -33,6 +33,7 @@ _FOLLOWS = ("dependency-failed", "run-failed", "step-failed", "cancelled")
 _ENGINE = ("model", "vllm", "torch", "memory", "data type", "shared memory", "disk", "gpu", "ray cluster", "cores")
 REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "engine-error": ("see the engine's own words above; `plait doctor` tries a short answer", (*_ENGINE, "server")),
+    "context-overflow": ("shorten the prompt, or use an agent with compaction (docs/howto/compaction.md)", _ENGINE),
     "rejected": ("change what is named above, or ask a model or server that takes it", (*_ENGINE, "server")),
     "worker-lost": ("see the worker's own words above; on too little memory take fewer slots or engines", _ENGINE),
     "worker-error": ("start the worker by itself: `plait doctor`", (*_ENGINE, "server")),

@@ -13,7 +13,6 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Merge, PlanningContext, Reader
-from plait.core.ops import Function
 from plait.core.plan import Step
 from plait.core.step_handles import StepFailed, Trajectory
 from plait.core.tools.tool import ToolSpec
