@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -201,6 +201,29 @@ class Http(CallbackWorker):
     async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the tokens of a prompt that is sent as ids; `None` for a chat, whose template only the server has."""
         return await self._sender.count_prompt_tokens(op) if self._sender is not None else None
+
+    async def forward(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any] | Failure:
+        """Post a request to the server as it is and return its answer. `model` is the worker's by default.
+
+        Args:
+            path: relative to the address, or with a leading slash to the server's root.
+        """
+        if self._sender is None:
+            return as_failure(WorkerLost(f"worker {self.name!r} is not running"))
+        server = self._sender.server
+        url = f"{server.connection.root_url}{path}" if path.startswith("/") else path
+        permit, outcome = await self._limiter.acquire(), "neither"
+        try:
+            answer = await server.connection.post(url, {"model": server.model, **fields})
+            outcome = "served"
+        except ServerError as error:
+            outcome = "overloaded" if error.status in (429, 503) else "neither"
+            if error.status in (404, 405) and path.startswith("/"):
+                error = ServerError(f"{url} does not exist: this server has no {path}", status=400)
+            return self._build_failure(error, server)
+        finally:
+            self._limiter.release(permit, outcome)
+        return answer if isinstance(answer, dict) else as_failure(EngineError(f"{url} did not return a JSON object"))
 
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield the changes of the server's prefix cache (`kv_events`)."""
