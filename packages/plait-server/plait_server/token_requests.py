@@ -55,24 +55,25 @@ class TokenRequests:
         self._service = service
 
     def takes(self, body: Body, user: User) -> bool:
-        """Return whether a request is passed on. Raises `ApiError` if no planner can answer it and its model is not
-        that of one call."""
-        needs = isinstance(body, CompletionBody) and body.needs_tokens
+        """Return whether a request is passed on. Raises `ApiError` for one that only an upstream can answer, if its
+        planner is not `single` or no upstream has its model."""
+        needs = body.needs_tokens if isinstance(body, CompletionBody) else False
         if not needs and (body.stream or _ANSWERED.isdisjoint(body.model_extra or {})):
             return False
         strategy = self._service.strategy(body.model, user)
         planner = strategy.planner or self._service.orchestrator.config.planner
         extra = body.plait.model_fields_set - {"steps"}
-        if planner == Plugin(name="single") and not strategy.policies and not extra:
+        is_one_call = planner == Plugin(name="single") and not strategy.policies and not extra
+        if is_one_call and self._upstreams(strategy.model):
             user.may_plan(planner)
-            if self._upstreams(strategy.model) or not needs:
-                return bool(self._upstreams(strategy.model))
-            raise unsupported("prompt", "token ids, and the log-probabilities of prompts, need an upstream "
-                              "(`plait serve --upstream`): give a text, without `echo`")  # fmt: skip
-        if needs:
-            raise unsupported("prompt", "token ids, and the log-probabilities of prompts, are those of one model call: "
-                              "ask plait/single@MODEL, or give a text, without `echo`")  # fmt: skip
-        return False
+            return True
+        if not needs:
+            return False
+        param = "logprobs" if getattr(body, "echo", None) else "prompt"
+        what = "the log-probabilities of a prompt need" if param == "logprobs" else "token ids as a prompt need"
+        if is_one_call:
+            raise unsupported(param, f"{what} an upstream, which this server does not have (`plait serve --upstream`)")
+        raise unsupported(param, f"{what} one model call: ask plait/single@MODEL")
 
     async def complete(self, request: Request, path: str, body: Body, user: User) -> Response:
         """Answer a completion by the upstream's own answer."""
@@ -118,7 +119,7 @@ class TokenRequests:
     ) -> Response:  # fmt: skip
         service, upstreams = self._service, self._upstreams(strategy.model)
         if not upstreams:
-            raise unsupported("model", "no upstream has this model: this address needs one (`plait serve --upstream`)")
+            raise unsupported("model", "this address needs an upstream with the model (`plait serve --upstream`)")
         if any(isinstance(message.get("content"), list) for message in fields.get("messages") or ()):
             raise unsupported("messages", "answers with tokens are for plain texts: give `content` as a string")
         service.check_places(user)

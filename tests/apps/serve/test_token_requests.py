@@ -58,7 +58,7 @@ async def test_ids_log_probabilities_of_prompts_and_the_tokenizer_are_those_of_t
     ("body", "param", "why"),
     [
         ({"prompt": [1, 2], "model": "plait/sample:n=2@q"}, "prompt", "one model call"),
-        ({"prompt": "a", "echo": True, "logprobs": 1, "plait": {"n": 2}}, "prompt", "one model call"),
+        ({"prompt": "a", "echo": True, "logprobs": 1, "plait": {"n": 2}}, "logprobs", "one model call"),
         ({"prompt": [1, 2], "stream": True}, "stream", "not streamed"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens", "at least one"),
         ({"prompt": [[1, 2], []]}, "prompt", "empty"),
