@@ -147,7 +147,7 @@ class DialectHandler:
         dialect = self._dialect
         body: Any = await read(request, dialect.body_type, self._service.settings)
         body.check()
-        if self._tokens.takes(body, user):
+        if body.asks_for_tokens and self._tokens.takes(body, user):
             return await self._tokens.complete(request, dialect.path.removeprefix("/v1/"), body, user)
         runs = await self._start_runs(body, user)
         request.scope["plait.run"], request.scope["plait.ignored"] = runs[0].handle.run, runs[0].ignored

@@ -69,6 +69,11 @@ class CompletionBody(Body):
         return len(self.prompts) < len(self.all_prompts) or bool(self.echo and self.logprobs is not None)
 
     @property
+    def asks_for_tokens(self) -> bool:
+        """As for all bodies, or if only the model itself can answer."""
+        return self.needs_tokens or super().asks_for_tokens
+
+    @property
     def token_limit(self) -> int:
         """`max_tokens`, or OpenAI's default. 0 is for a prompt that is only read."""
         return _TOKENS if self.max_tokens is None else self.max_tokens

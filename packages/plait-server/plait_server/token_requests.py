@@ -19,16 +19,14 @@ from plait.core.interfaces import offer
 from plait.core.ops import Plugin
 from plait.core.result import Failure, Usage
 
-from .bodies import Body, ServedStrategy
+from .bodies import TOKEN_FIELDS, Body, ServedStrategy
 from .completions import CompletionBody
 from .errors import ApiError, of_failure, unsupported
 from .http import read, unless_disconnected
 from .service import Service
 from .tenants import User
 
-_ANSWERED = frozenset(("return_token_ids", "return_tokens_as_token_ids", "prompt_logprobs"))
-"""Fields that ask for tokens. Where a planner answers, they have no effect."""
-_PASSED = _ANSWERED | frozenset((
+_PASSED = TOKEN_FIELDS | frozenset((
     "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n",
     "seed", "stop", "echo", "logprobs", "top_logprobs", "logit_bias", "frequency_penalty", "presence_penalty",
     "repetition_penalty", "tools", "tool_choice", "response_format", "structured_outputs", "chat_template_kwargs",
@@ -55,11 +53,8 @@ class TokenRequests:
         self._service = service
 
     def takes(self, body: Body, user: User) -> bool:
-        """Return whether a request is passed on. Raises `ApiError` for one that only an upstream can answer, if its
-        planner is not `single` or no upstream has its model."""
-        needs = body.needs_tokens if isinstance(body, CompletionBody) else False
-        if not needs and (body.stream or _ANSWERED.isdisjoint(body.model_extra or {})):
-            return False
+        """Return whether a request that asks for tokens is passed on. Raises `ApiError` for one that only an upstream
+        can answer, if its planner is not `single` or no upstream has its model."""
         strategy = self._service.strategy(body.model, user)
         planner = strategy.planner or self._service.orchestrator.config.planner
         extra = body.plait.model_fields_set - {"steps"}
@@ -67,9 +62,9 @@ class TokenRequests:
         if is_one_call and self._upstreams(strategy.model):
             user.may_plan(planner)
             return True
-        if not needs:
+        if not isinstance(body, CompletionBody) or not body.needs_tokens:
             return False
-        param = "logprobs" if getattr(body, "echo", None) else "prompt"
+        param = "logprobs" if body.echo else "prompt"
         what = "the log-probabilities of a prompt need" if param == "logprobs" else "token ids as a prompt need"
         if is_one_call:
             raise unsupported(param, f"{what} an upstream, which this server does not have (`plait serve --upstream`)")
@@ -108,10 +103,10 @@ class TokenRequests:
 
     def _upstreams(self, model: str | None) -> list[Any]:
         """Return the workers that pass requests on: those with a model, or with that of the first."""
-        found = [worker for worker in self._service.workers if getattr(worker, "forward", None) is not None]
+        capable = [worker for worker in self._service.workers if getattr(worker, "forward", None) is not None]
         if model is None:
-            return [worker for worker in found if offer(worker).models == offer(found[0]).models]
-        return [worker for worker in found if model in offer(worker).models]
+            return [worker for worker in capable if offer(worker).models == offer(capable[0]).models]
+        return [worker for worker in capable if model in offer(worker).models]
 
     async def _send(
         self, request: Request, path: str, fields: Mapping[str, Any], strategy: ServedStrategy, user: User,

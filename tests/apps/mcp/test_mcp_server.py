@@ -107,6 +107,21 @@ async def test_solve_and_vote(mode: str) -> None:
         assert voted["answer"] == "7" and voted["total_tokens"] == 0
 
 
+async def test_each_tool_declares_the_fields_of_its_result() -> None:
+    async with _jobs() as jobs, Client(build(jobs), mode=MODERN) as client:
+        forms: dict[str, Any] = {each.name: each.output_schema for each in (await client.list_tools()).tools}
+        ended = _said(await client.call_tool("solve", {"question": "six by seven?"}))
+        (handle,) = jobs.started
+        assert ended == json.loads(json.dumps((await handle).summary())), "no field is lost"
+        status = _said(await client.call_tool("status", {"run": ended["run"]}))
+    for form in forms.values():
+        assert ended.keys() <= form["properties"].keys()
+        assert form["properties"]["total_tokens"]["type"] == "integer"
+    for name in ("start", "status", "reply", "cancel"):
+        assert status.keys() < forms[name]["properties"].keys()
+        assert forms[name]["properties"]["state"]["enum"] == ["running", "asking", "ended"]
+
+
 async def test_a_client_that_goes_away_gives_its_run_up() -> None:
     async with _jobs() as jobs, Client(build(jobs), mode=MODERN) as client:
         call = asyncio.create_task(client.call_tool("solve", {"question": "slow"}))
