@@ -35,7 +35,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.client.handle import Handle
 from plait.runtime.driver import garbage_collection
 from plait.workers.scripted import Reply, Scripted
-from plait_server.mcp import http
+from plait_server.mcp import command
 from plait_server.mcp.jobs import Jobs
 from plait_server.mcp.server import IDENTIFIER, Tasks, build
 from plait_server.settings import Settings
@@ -285,7 +285,7 @@ async def test_what_the_server_is_made_of_is_left_out_of_collections(
     monkeypatch.setattr(garbage_collection, "_settled", False)
     (script := tmp_path / "script.json").write_text('{"replies": [{"text": "fine"}]}')
     try:
-        await http._serve(Config.load(script=script, journal="off"), access)
+        await command._serve(Config.load(script=script, journal="off"), access)
     finally:
         gc.unfreeze()
     assert frozen[0] > 10_000
