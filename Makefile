@@ -64,6 +64,12 @@ conformance: $(READY) ## Run other people's clients against an upstream and thro
 		--target build/conformance/guidellm -r tests/conformance/requirements-guidellm.txt
 	@if command -v npm > /dev/null; then mkdir -p build/conformance/node && cp tests/conformance/node/package*.json build/conformance/node/ \
 		&& cd build/conformance/node && npm ci --silent; fi
+	@for each in mini aider; do folder=build/conformance/agents/$$each; \
+		test -d $$folder || $(BIN)/python -m venv $$folder; \
+		$$folder/bin/pip install --quiet --disable-pip-version-check -r tests/conformance/requirements-$$each.txt || exit 1; \
+	done
+	@if command -v npm > /dev/null; then mkdir -p build/conformance/agents/node && cp tests/conformance/agents/package*.json \
+		build/conformance/agents/node/ && cd build/conformance/agents/node && npm ci --silent; fi
 	@$(BIN)/python -m tests.conformance --environments build/conformance $(ARGS)
 
 check: lint types imports architecture claims site ## Run every check of the code and the documents themselves

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose"
 CHART = DEPLOY / "helm/plait"
-HELM = os.environ.get("HELM") or shutil.which("helm")
+PROGRAMS = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+HELM = os.environ.get("HELM") or shutil.which("helm", path=PROGRAMS)
+HADOLINT = shutil.which("hadolint", path=PROGRAMS)
 KUBERNETES = "1.34"
 
 
@@ -122,20 +125,44 @@ def test_the_values_of_the_chart_are_those_of_its_schema(tmp_path: Path) -> None
         check_words(["serve", word, "0.0.0.0"])
 
 
+@pytest.mark.skipif(HADOLINT is None, reason="there is no hadolint for this platform")
+def test_the_containerfile_has_no_finding_of_its_linter() -> None:
+    said = subprocess.run([str(HADOLINT), str(DEPLOY / "Containerfile")], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout) == (0, "")
+
+
+def rendered(*options: str) -> list[dict[str, Any]]:
+    """The manifests that helm makes of the chart. Fails where helm does."""
+    command = [str(HELM), "template", "plait", str(CHART), *options]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    return [each for each in yaml.safe_load_all(said.stdout) if each]
+
+
+SCALED = ("--set", "autoscaling.enabled=true,journal=postgresql://plait@db/plait")
+
+
+@pytest.mark.skipif(HELM is None, reason="there is no helm; HELM names one")
+def test_replicas_are_scaled_by_the_model_steps_that_wait() -> None:
+    metric = "plait_model_steps_waiting"
+    (scaler,) = [each for each in rendered(*SCALED) if each["kind"] == "HorizontalPodAutoscaler"]
+    assert [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"]] == [metric]
+    (scaler,) = [each for each in rendered(*SCALED, "--set", "autoscaling.kind=keda") if each["kind"] == "ScaledObject"]
+    (trigger,) = scaler["spec"]["triggers"]
+    assert metric in trigger["metadata"]["query"] and trigger["metricType"] == "AverageValue"
+    assert metric in (ROOT / "packages/plait-server/plait_server/metrics.py").read_text(), "the server has the metric"
+
+
 @pytest.mark.skipif(HELM is None, reason="there is no helm; HELM names one")
 def test_what_the_chart_makes_is_what_kubernetes_takes() -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-
-    def rendered(*options: str) -> list[dict[str, Any]]:
-        command = [str(HELM), "template", "plait", str(CHART), *options]
-        said = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert said.returncode == 0, said.stderr
-        return [each for each in yaml.safe_load_all(said.stdout) if each]
-
     full = ("--set", "autoscaling.enabled=true,journal=postgresql://plait@db/plait,ingress.enabled=true,secret=keys",
             "--set", "ingress.tlsSecret=tls,ingress.className=nginx,serviceMonitor.enabled=true",
-            "--set", "serviceMonitor.keySecret=admin,upstreams={http://a/v1,http://b/v1}")  # fmt: skip
-    for options, kinds in (((), 3), (full, 6)):
+            "--set", "serviceMonitor.keySecret=admin,upstreams={http://a/v1,http://b/v1}",
+            "--set", "extraEnv[0].name=OTEL_SERVICE_NAME,extraEnv[0].value=a,podAnnotations.a=b",
+            "--set", "topologySpreadConstraints[0].topologyKey=zone,topologySpreadConstraints[0].maxSkew=1",
+            "--set", "topologySpreadConstraints[0].whenUnsatisfiable=ScheduleAnyway")  # fmt: skip
+    for options, kinds in (((), 3), (full, 7)):
         found = rendered(*options)
         assert len(found) == kinds
         for each in found:
@@ -144,6 +171,8 @@ def test_what_the_chart_makes_is_what_kubernetes_takes() -> None:
         (deployment,) = [each for each in found if each["kind"] == "Deployment"]
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         check_words(container["args"])
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert {"/tmp", "/home/plait"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
     assert container["args"].count("--upstream") == 2
     failed = subprocess.run([str(HELM), "template", "x", str(CHART), "--set", "replicas=3"], capture_output=True,
                             text=True, check=False)  # fmt: skip

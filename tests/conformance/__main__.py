@@ -33,6 +33,9 @@ BESIDE = "guidellm_bench"
 TOOLS = ("mcp_inspector", "mcp_python")
 """Clients that talk to `plait mcp`, as a server of tools. A server of models is none."""
 
+SCRIPTED = ("coding_agents",)
+"""Clients whose task a small real model cannot do."""
+
 NO_TOOLS = "a server of models has no tools"
 
 
@@ -151,9 +154,11 @@ def checked(
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     if real:
         kept["CONFORMANCE_REAL"] = "1"
+    if environments is not None:
+        kept["CONFORMANCE_AGENTS"] = str((environments / "agents").resolve())
     if client == BESIDE and environments is not None:
         kept["PYTHONPATH"] = str((environments / "guidellm").resolve())
-    done = subprocess.run([*command, base, model], capture_output=True, text=True, timeout=900, env=kept, cwd=HERE)
+    done = subprocess.run([*command, base, model], capture_output=True, text=True, timeout=1800, env=kept, cwd=HERE)
     rows = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("CHECK ")]
     if done.returncode or not rows:
         raise RuntimeError(f"the checks of {client} broke down: {done.stderr[-2000:]}")
@@ -171,7 +176,7 @@ def table(
 ) -> Iterator[list[Row]]:
     """Yield the rows of a client, one for each check, made against an upstream and through plait; so many clients ask
     side by side."""
-    names = clients(only)
+    names = [name for name in clients(only) if not (real and name in SCRIPTED)]
     with contextlib.ExitStack() as stack:
         served = stack.enter_context(plait(base, model, situation))
         tools = stack.enter_context(plait_mcp(base)) if any(client in TOOLS for client in names) else ""

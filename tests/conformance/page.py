@@ -14,6 +14,7 @@ REAL = Path(__file__).with_name("rows_real.json")
 PAGE = Path(__file__).parent.parent.parent / "docs" / "clients.md"
 TITLES = {
     "agui_node": "AG-UI (Node)",
+    "coding_agents": "[Coding agents](howto/coding-agents.md)",
     "dspy_modules": "DSPy",
     "guidellm_bench": "guidellm",
     "inspect_tasks": "Inspect",

@@ -1,6 +1,6 @@
 """A server of models without a model, which behaves as vLLM does: it answers what a message asks for, calls functions
 where it has to or the message is about the weather, and writes by a schema. It thinks what stands in THINK<…>, and
-pauses between the pieces of a stream if it is asked to answer SLOWLY.
+pauses between the pieces of a stream if it is asked to answer SLOWLY. For coding agents it plays the turns of one task.
 
     python -m tests.conformance.upstream        prints its address
 
@@ -21,6 +21,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+from .agent_turns import turn
 
 MODEL = "q"
 _ENDS = ("final_answer", "final_result", "submit", "finish")
@@ -67,6 +69,9 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 def called(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the functions that the answer calls."""
+    if agent := turn(body):
+        calls = [agent[1]] if agent[1] else []
+        return [called_as(call["name"], call["arguments"], f"{len(body['messages'])}0") for call in calls]
     tools = [each["function"] for each in body.get("tools") or ()]
     choice, messages = body.get("tool_choice", "auto"), body["messages"]
     if not tools or choice == "none":
@@ -85,10 +90,15 @@ def called(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
     calls = [tool for tool in chosen for _ in range(2 if twice else 1)]
     return [
-        {"id": f"chatcmpl-tool-{len(messages)}{place}", "type": "function",
-         "function": {"name": tool["name"], "arguments": json.dumps(by_schema(tool.get("parameters") or {}))}}
+        called_as(tool["name"], by_schema(tool.get("parameters") or {}), f"{len(messages)}{place}")
         for place, tool in enumerate(calls)
-    ]  # fmt: skip
+    ]
+
+
+def called_as(name: str, arguments: Any, number: str) -> dict[str, Any]:
+    """Return a call as a message has it."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {"id": f"chatcmpl-tool-{number}", "type": "function", "function": function}
 
 
 def written(body: Mapping[str, Any]) -> str:
@@ -105,6 +115,8 @@ def written(body: Mapping[str, Any]) -> str:
     if "regex" in forms:
         return re.sub(r"[^\w]", "", forms["regex"])
     messages = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
+    if agent := turn({**body, "messages": messages}):
+        return agent[0]
     whole = "\n".join(map(text_of, messages))
     if "[[ ## completed ## ]]" in whole:
         return "[[ ## answer ## ]]\nfine\n\n[[ ## completed ## ]]"
@@ -161,10 +173,12 @@ async def completions(request: Request) -> Response:
     chat = "chat" in request.url.path
     body = await request.json()
     _BODIES.append(dict(body))
-    if isinstance(body.get("prompt"), list):
-        body["prompt"] = "".join(_WORDS[each] for each in body["prompt"])
     if body.get("model") != MODEL:
         return refused(404, f"The model `{body.get('model')}` does not exist.", "model")
+    if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], list):
+        return JSONResponse(read_prompts(body))
+    if isinstance(body.get("prompt"), list):
+        body["prompt"] = "".join(_WORDS[each] for each in body["prompt"])
     kinds = [tool.get("type") for tool in body.get("tools") or ()]
     choice = body.get("tool_choice")
     kinds += [choice.get("type")] if isinstance(choice, dict) else []
@@ -206,6 +220,19 @@ async def completions(request: Request) -> Response:
             (head if chat else choice)["prompt_token_ids"] = prompt_ids(body)
         choices.append(choice)
     return JSONResponse({**head, "choices": choices, "usage": usage(body, len(tokens) * len(choices) or 8)})
+
+
+def read_prompts(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return prompts of token ids with the log-probabilities of their tokens, as `echo` does with `logprobs`."""
+    choices = []
+    for place, ids in enumerate(body["prompt"]):
+        words = [_WORDS[each] for each in ids]
+        scores = [None, *(-len(word) / 10 for word in words[1:])]
+        tops = [None, *({word: score} for word, score in zip(words[1:], scores[1:], strict=True))]
+        told = {"tokens": words, "token_logprobs": scores, "top_logprobs": tops}
+        choices.append({"index": place, "text": "".join(words), "logprobs": told, "finish_reason": "length"})
+    return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL, "choices": choices,
+            "usage": {"prompt_tokens": sum(map(len, body["prompt"])), "completion_tokens": 3}}  # fmt: skip
 
 
 def chat_chunks(
