@@ -110,7 +110,7 @@ SERVERS = {
     "a variable without a key": ServerFault(FakeServer, ("NO_SUCH_KEY is not set",), "--api-key-env NO_SUCH_KEY"),
     "a model that is not there": ServerFault(FakeServer, ("no model 'nobody'", "fake-model"), "--model nobody"),
     "a model that went away": ServerFault(late(404, "The model `fake-model` does not exist."), ("does not exist",)),
-    "a context too long": ServerFault(late(400, TOO_LONG), (TOO_LONG, "rejected", "change what is named above")),
+    "a context too long": ServerFault(late(400, TOO_LONG), (TOO_LONG, "context-overflow", "shorten the prompt")),
     "a server that breaks": ServerFault(late(500, "CUDA error: illegal memory access"), ("illegal memory access",)),
     "a server without memory": ServerFault(late(500, "CUDA out of memory"), ("CUDA out of memory",)),
     "a quota": ServerFault(late(429, "quota of the month is used up"), ("quota of the month is used up",)),

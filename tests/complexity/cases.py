@@ -140,7 +140,7 @@ def tree_of(search: str, scorer: Any = "logprob") -> Case:
     """Return a tree of so many nodes, grown by a search and scored by a scorer."""
 
     def options(n: int) -> dict[str, Any]:
-        own = {"particles": n} if search == "particle" else {}
+        own = {"n": n} if search == "particle" else {}
         searched = {"name": search, "options": own}
         return {"n": n, "max_branches": 4 * n, "depth": 4, "until": "END", "scorer": scorer, "search": searched}
 

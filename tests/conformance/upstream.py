@@ -173,10 +173,12 @@ async def completions(request: Request) -> Response:
     chat = "chat" in request.url.path
     body = await request.json()
     _BODIES.append(dict(body))
-    if isinstance(body.get("prompt"), list):
-        body["prompt"] = "".join(_WORDS[each] for each in body["prompt"])
     if body.get("model") != MODEL:
         return refused(404, f"The model `{body.get('model')}` does not exist.", "model")
+    if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], list):
+        return JSONResponse(read_prompts(body))
+    if isinstance(body.get("prompt"), list):
+        body["prompt"] = "".join(_WORDS[each] for each in body["prompt"])
     kinds = [tool.get("type") for tool in body.get("tools") or ()]
     choice = body.get("tool_choice")
     kinds += [choice.get("type")] if isinstance(choice, dict) else []
@@ -218,6 +220,19 @@ async def completions(request: Request) -> Response:
             (head if chat else choice)["prompt_token_ids"] = prompt_ids(body)
         choices.append(choice)
     return JSONResponse({**head, "choices": choices, "usage": usage(body, len(tokens) * len(choices) or 8)})
+
+
+def read_prompts(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return prompts of token ids with the log-probabilities of their tokens, as `echo` does with `logprobs`."""
+    choices = []
+    for place, ids in enumerate(body["prompt"]):
+        words = [_WORDS[each] for each in ids]
+        scores = [None, *(-len(word) / 10 for word in words[1:])]
+        tops = [None, *({word: score} for word, score in zip(words[1:], scores[1:], strict=True))]
+        told = {"tokens": words, "token_logprobs": scores, "top_logprobs": tops}
+        choices.append({"index": place, "text": "".join(words), "logprobs": told, "finish_reason": "length"})
+    return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL, "choices": choices,
+            "usage": {"prompt_tokens": sum(map(len, body["prompt"])), "completion_tokens": 3}}  # fmt: skip
 
 
 def chat_chunks(

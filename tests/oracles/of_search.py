@@ -326,7 +326,7 @@ def gibbs_theirs(clone: Path) -> Callable[[Any], Any]:
 
 def gibbs_ours(case: dict[str, Any]) -> list[list[str]]:
     tree, lines = SearchTree(Random(0), 64), _Lines(case)
-    frontier: Any = Particle(particles=case["particles"], iterations=case["passes"]).frontier(tree)
+    frontier: Any = Particle(n=case["particles"], iterations=case["passes"]).frontier(tree)
 
     def drawn(nodes: list[SearchNode], count: int) -> list[SearchNode]:
         paths = [_path(node.name) for node in nodes]

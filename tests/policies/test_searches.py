@@ -242,7 +242,7 @@ def test_visits_in_flight_send_the_next_one_elsewhere() -> None:
 
 
 def test_particles_are_drawn_by_score_and_ended_ones_stay() -> None:
-    play = Play(Particle(particles=8))
+    play = Play(Particle(n=8))
     first = [child for child in (play.take() for _ in range(8)) if child is not None]
     assert len(first) == 8
     for i, node in enumerate(first):
@@ -281,7 +281,7 @@ def test_the_reference_line_of_particle_gibbs_is_never_lost() -> None:
 
     sizes: list[tuple[int, bool]] = []
     for number in range(200):
-        answers = finished(Play(Kept(particles=8, iterations=3), seed=number), 3, Random(number))
+        answers = finished(Play(Kept(n=8, iterations=3), seed=number), 3, Random(number))
         assert len(answers) >= 3
     assert {count for count, reference in sizes if reference} <= {7, 1} and (8, False) in sizes
 
@@ -381,7 +381,7 @@ class _Counted(list[SearchNode]):
 
 
 GROWING = [BestFirst(), Stride(), Beam(barrier=False, keep=400), Dvts(subtrees=300), Mcts(), Dfs(branch=3, parallel=8)]
-GROWING += [Ets(branch=4, limit=10_000), Particle(particles=400), Rebase(per_depth=400)]
+GROWING += [Ets(branch=4, limit=10_000), Particle(n=400), Rebase(per_depth=400)]
 
 
 @pytest.mark.parametrize("search", GROWING, ids=lambda search: type(search).__name__)

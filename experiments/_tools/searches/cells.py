@@ -65,7 +65,7 @@ def options_of(method: str, nodes: int, depth: int) -> dict[str, object]:
             options = search("dfs", branch=_branching(nodes, depth), parallel=flown, back=1, diverse=False)
             return {**options, "quorum": 0}
         case "particle":
-            return search("particle", particles=wide)
+            return search("particle", n=wide)
         case "lats":
             most, fewer = REFLECTIONS.get(nodes, (3, 9))
             return {**search("lats", reflections=most), "max_branches": nodes - fewer, "n": flown}

@@ -34,7 +34,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "model down": (".models.up", "down", "End engines that were kept up."),
     },
     "Look": {
-        "why": (".commands.why", "why", "Say why a run failed, who said so, and what to do."),
+        "why": (".commands.why", "why", "Explain why a run failed, or where the time of one that succeeded went."),
         "runs list": (".commands.listing", "listing", "List the newest runs, or watch the running ones."),
         "runs show": (".commands.runs", "show", "Show a run, or follow it to its end: steps, questions, answer."),
         "runs answer": (".commands.questions", "answer", "List the open questions of tools, or answer one."),

@@ -14,6 +14,7 @@
     │   ├── WorkerError          an engine or tool host that cannot start or broke
     │   │   ├── EngineError      the model engine: no model, no memory
     │   │   │   ├── Rejected         a request that makes no sense to it, however often it is sent
+    │   │   │   │   └── ContextOverflow    a prompt that is longer than the model's context
     │   │   │   └── CutInThoughts    an answer that ended before its first word that is no thought
     │   │   ├── WorkerLost       it went away while it held work
     │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
@@ -134,6 +135,12 @@ class Rejected(EngineError):
     for a model that sees none, a field that it does not take."""
 
     code = "rejected"
+
+
+class ContextOverflow(Rejected):
+    """A prompt that is longer than the model's context."""
+
+    code = "context-overflow"
 
 
 class CutInThoughts(EngineError):

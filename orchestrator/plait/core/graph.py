@@ -6,7 +6,8 @@ when a function first needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,18 +44,33 @@ def critical_path(plan: Plan, weight: Weight = Step.token_cost) -> Chain:
 
     `weight` returns the weight of a step, 0 or more. Raises `PlanError` for a cycle.
     """
-    import networkx as nx
-
     graph, weights = acyclic_graph(plan), {step.name: weight(step) for step in plan.steps}
     graph.add_weighted_edges_from([(need, name, weights[need]) for need, name in graph.edges])
-    end = ""  # an extra node after the last step; no step has this name
-    # Weight of the last step plus one: a chain without the last step must be shorter, even if that step weighs 0.
     last = [plan.output] if plan.output in weights else list(graph)
-    graph.add_weighted_edges_from((name, end, weights[name] + 1) for name in last)
-    leads: set[str] = nx.ancestors(graph, end) if last else set()  # pyright: ignore[reportUnknownMemberType]
-    graph.remove_nodes_from(set(weights) - leads)
-    names = tuple(nx.dag_longest_path(graph))[:-1]
+    names = _heaviest_path(graph, {name: weights[name] for name in last})
     return Chain(names, sum(map(weights.__getitem__, names), 0.0))
+
+
+def longest_path(edges: Iterable[tuple[str, str, float]], end: str) -> Chain:
+    """Return the heaviest path of weighted edges, without a cycle, that ends in `end`."""
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_weighted_edges_from(edges)
+    names = _heaviest_path(graph, {end: 0.0})
+    return Chain(names, sum((graph.edges[edge]["weight"] for edge in itertools.pairwise(names)), 0.0))
+
+
+def _heaviest_path(graph: nx.DiGraph[str], last: Mapping[str, float]) -> tuple[str, ...]:
+    """Return the heaviest path that ends in one of `last`, given with what it weighs itself; leave no other node."""
+    import networkx as nx
+
+    end = "\0"  # an extra node after the last one; no node has this name
+    # Weight of the last node plus one: a path without it must be shorter, even if it weighs 0.
+    graph.add_weighted_edges_from((name, end, weight + 1) for name, weight in last.items())
+    leads: set[str] = nx.ancestors(graph, end) if last else set()  # pyright: ignore[reportUnknownMemberType]
+    graph.remove_nodes_from(set(graph) - leads - {end})
+    return tuple(nx.dag_longest_path(graph))[:-1]
 
 
 def context_lines(steps: Iterable[StepRecord]) -> Callable[[str], list[str]]:

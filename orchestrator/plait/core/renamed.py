@@ -86,7 +86,7 @@ PLUGINS: dict[str, dict[str, str]] = {
     "search ets": {"budget": "per_depth", "style": "variant", "temperature": "reward_temperature"},
     "search lats": {"alpha": "growth"},
     "search mcts": {"alpha": "growth"},
-    "search particle": {"temperature": "reward_temperature"},
+    "search particle": {"particles": "n", "temperature": "reward_temperature"},
     "search rebase": {"budget": "per_depth", "temperature": "reward_temperature"},
     "search stride": {"budget": "per_depth", "temperature": "reward_temperature"},
     "task plain": {"answer": "where"},

@@ -52,7 +52,8 @@ def _attributes(messages: Sequence[Message]) -> dict[str, str]:
     first = next((at for at, message in enumerate(messages) if message.role not in _SYSTEM), len(messages))
     out = {"gen_ai.input.messages": json.dumps([_message(message) for message in messages[first:]])}
     if first:
-        out["gen_ai.system_instructions"] = json.dumps([part for system in messages[:first] for part in _content(system)])
+        system = [part for message in messages[:first] for part in _content(message)]
+        out["gen_ai.system_instructions"] = json.dumps(system)
     return out
 
 

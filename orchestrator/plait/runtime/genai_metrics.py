@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import __version__
@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/gen-ai/0.1.0"
 """The version of the GenAI conventions that spans and metrics follow."""
+Signal = Literal["METRICS", "TRACES"]
 INSTALL = "pip install 'plait[otel]'"
-_OTLP = {"METRICS": ("metric_exporter", "OTLPMetricExporter"), "TRACES": ("trace_exporter", "OTLPSpanExporter")}
-
-SWITCHES = ("OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-"""Environment variables that turn metrics on."""
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 _RUN_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
@@ -33,11 +30,15 @@ _OF_A_CALL = (
 """Span attributes that metrics have too, because they have few distinct values."""
 
 
-def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the environment names an exporter or endpoint for metrics."""
-    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_METRICS_EXPORTER") == "none":
-        return False
-    return any(environment.get(name, "") for name in SWITCHES)
+def switches(signal: Signal) -> tuple[str, ...]:
+    """Return OpenTelemetry's environment variables that turn spans or metrics on."""
+    return f"OTEL_{signal}_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"
+
+
+def wanted(signal: Signal, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment names an exporter or endpoint."""
+    names = switches(signal)
+    return environment.get(names[0]) != "none" and any(environment.get(name) for name in names)
 
 
 def meter() -> Meter:
@@ -46,47 +47,35 @@ def meter() -> Meter:
     from opentelemetry import metrics
     from opentelemetry.metrics import NoOpMeterProvider
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
     provider = metrics.get_meter_provider()
     if not isinstance(provider, MeterProvider) and "Proxy" in type(provider).__name__:
-        if not wanted():
+        if not wanted("METRICS"):
             return NoOpMeterProvider().get_meter("plait")
-        made = exporters("METRICS", "metrics", lambda: ConsoleMetricExporter(out=sys.stderr))
-        readers = [PeriodicExportingMetricReader(exporter) for exporter in made]
+        made = exporters("METRICS")
+        readers = [kind if isinstance(kind, MetricReader) else PeriodicExportingMetricReader(kind) for kind in made]
         provider = MeterProvider(metric_readers=readers)
         metrics.set_meter_provider(provider)
     return provider.get_meter("plait", __version__, schema_url=SCHEMA_URL)
 
 
-def exporters(signal: Literal["METRICS", "TRACES"], what: str, console: Callable[[], Any]) -> list[Any]:
-    """Return the exporters of metrics or spans (`what`, for messages) named by `OTEL_…_EXPORTER`; `console` makes the
-    exporter that prints. Raises `ConfigError` for an exporter that is unknown or not installed."""
+def exporters(signal: Signal) -> list[Any]:
+    """Return the exporters that `OTEL_…_EXPORTER` names. Raises `ConfigError` for one that is not installed."""
     made: list[Any] = []
     for name in os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(","):
-        match name.strip():
-            case "console":
-                made.append(console())
-            case "otlp" | "":
-                made.append(_otlp(signal, what))
-            case "none":
-                pass
-            case other:
-                raise ConfigError(f"OTEL_{signal}_EXPORTER names {other!r}: plait knows otlp, console and none")
+        name = name.strip() or "otlp"
+        if name == "otlp":
+            own = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL")
+            protocol = own or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+            name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+        if name != "none":
+            installed = [*entry_points(group=f"opentelemetry_{signal.lower()}_exporter", name=name)]
+            if not installed:
+                raise ConfigError(f"OTEL_{signal}_EXPORTER: the exporter {name!r} is not installed: {INSTALL}")
+            exporter: Any = installed[0].load()
+            made.append(exporter(out=sys.stderr) if name == "console" else exporter())
     return made
-
-
-def _otlp(signal: Literal["METRICS", "TRACES"], what: str) -> Any:
-    protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    kind = "grpc" if protocol == "grpc" else "http"
-    file, name = _OTLP[signal]
-    try:
-        module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{kind}.{file}")
-    except ImportError:
-        raise ConfigError(
-            f"{what} are to be sent by OTLP over {kind}, for which nothing is installed: {INSTALL}"
-        ) from None
-    return getattr(module, name)()
 
 
 class GenAIMetrics:

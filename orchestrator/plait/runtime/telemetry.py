@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +25,9 @@ from ..core.record import StepRecord
 from ..core.result import NO_USAGE, Failure
 from ..core.values import as_text
 from ..machine import Machine
+from . import genai_metrics
 from .genai_messages import answer_message, call_messages, output_message, request_messages
-from .genai_metrics import INSTALL, SCHEMA_URL, GenAIMetrics, exporters as sent_by, meter
+from .genai_metrics import INSTALL, SCHEMA_URL, GenAIMetrics, meter
 from .runlog import AttemptRecord, RunDelta, RunLog, RunRecord
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("plait.telemetry")
 
-SWITCHES = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""OpenTelemetry's environment variables that turn spans on."""
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """The conventions' switch for prompts and texts."""
 _KIND, _INPUT, _OUTPUT = "openinference.span.kind", "input.value", "output.value"
@@ -62,9 +60,7 @@ def wanted(setting: bool | None, environment: Mapping[str, str] = os.environ) ->
     """Return whether to send spans: the setting, or by default whether the environment names a destination."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
-    if setting is not None:
-        return setting
-    return any(environment.get(name, "none") not in ("", "none") for name in SWITCHES)
+    return genai_metrics.wanted("TRACES", environment) if setting is None else setting
 
 
 def with_content(environment: Mapping[str, str] = os.environ) -> bool:
@@ -86,7 +82,7 @@ def tracer() -> Tracer:
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         made = TracerProvider(resource=resource())
-        for exporter in exporters():
+        for exporter in genai_metrics.exporters("TRACES"):
             made.add_span_processor(BatchSpanProcessor(exporter))
         trace.set_tracer_provider(made)
         provider = made
@@ -134,13 +130,6 @@ def resource() -> Any:
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "plait"})
-
-
-def exporters() -> list[Any]:
-    """Return the span exporters named by `OTEL_TRACES_EXPORTER`. Raises `ConfigError`."""
-    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
-
-    return sent_by("TRACES", "spans", lambda: ConsoleSpanExporter(out=sys.stderr))
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ from .service import Service
 from .stored_completions import StoredCompletions
 from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
 from .tenants import ServedRun, User
+from .token_requests import TokenRequests
 
 log = logging.getLogger("plait.serve")
 
@@ -107,6 +108,8 @@ def build(service: Service) -> Starlette:
     ):
         endpoint = _Endpoint(service, handler, "responses", starts_run=handler == responses.create)
         routes.append(Route(f"/v1/responses{path}", endpoint, methods=[method]))
+    for path in ("/tokenize", "/detokenize"):
+        routes.append(Route(path, _Endpoint(service, TokenRequests(service).tokenize, "tokens"), methods=["POST"]))
     runs, new = RunsApi(service), NewRuns(service)
     for path, handler, method in (
         ("/runs", runs.list, "GET"),
@@ -137,13 +140,15 @@ class DialectHandler:
 
     def __init__(self, service: Service, dialect: type[ApiDialect]) -> None:
         self._service, self._dialect = service, dialect
-        self._stored = StoredCompletions(service)
+        self._stored, self._tokens = StoredCompletions(service), TokenRequests(service)
 
     async def __call__(self, request: Request, user: User) -> Any:
         """Answer a request."""
         dialect = self._dialect
         body: Any = await read(request, dialect.body_type, self._service.settings)
         body.check()
+        if body.asks_for_tokens and self._tokens.takes(body, user):
+            return await self._tokens.complete(request, dialect.path.removeprefix("/v1/"), body, user)
         runs = await self._start_runs(body, user)
         request.scope["plait.run"], request.scope["plait.ignored"] = runs[0].handle.run, runs[0].ignored
 

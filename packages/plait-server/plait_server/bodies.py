@@ -44,6 +44,8 @@ _QUICK_FIELDS = frozenset(
      "session_id", "prompt_cache_key")
 )  # fmt: skip
 """Fields that take little time if they have few bytes. Others may take long: plans, schemas, regular expressions."""
+TOKEN_FIELDS = frozenset(("return_token_ids", "return_tokens_as_token_ids", "prompt_logprobs"))
+"""Fields that only one call of a model can answer."""
 _POLICY_START = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 """Where a policy begins: `sample:n=16+consensus`."""
 
@@ -130,6 +132,11 @@ class Body(StructuredOutputFields):
     def is_long(self) -> bool:
         """Whether making a request from it may take long."""
         return self._size >= LARGE_BODY_BYTES or not self.model_fields_set <= _QUICK_FIELDS
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether it asks for token ids, or for the log-probabilities of its prompt."""
+        return not self.stream and not TOKEN_FIELDS.isdisjoint(self.model_extra or ())
 
     @property
     def bytes_held(self) -> BodyBytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
@@ -27,7 +27,7 @@ class CompletionBody(Body):
 
     table = BodyTable("completions", {"max_tokens": "token_limit", "top_logprobs": "logprobs"})
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=_CHOICES)] | list[int] | list[list[int]]
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=0)
     n: int | None = Field(default=None, ge=1, le=_CHOICES)
     best_of: int | None = None
     echo: bool | None = None
@@ -38,31 +38,45 @@ class CompletionBody(Body):
 
     def check(self) -> None:
         """Raise `ApiError` for what cannot be honoured."""
-        if not self.prompts:
-            raise unsupported("prompt", "prompts are texts here, not token ids: give a string, or a list of them")
-        if not all(text.strip() for text in self.prompts):
+        if not all(text.strip() if isinstance(text, str) else text for text in self.all_prompts):
             raise invalid("`prompt` contains an empty text; every prompt needs at least one character", "prompt")
-        if len(self.prompts) * (self.n or 1) > _CHOICES:
+        if len(self.all_prompts) * (self.n or 1) > _CHOICES:
             raise invalid(f"that is more than {_CHOICES} choices: ask for fewer, or send several requests", "n")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise unsupported("best_of", "`best_of` is not supported: ask plait/sample:n=…,merge=best-of for the best")
-        if self.echo and self.logprobs is not None:
-            raise unsupported("logprobs", "the log-probabilities of a prompt are not known: leave `echo` out")
+        if self.max_tokens == 0 and not self.needs_tokens:
+            raise invalid("`max_tokens` is 0, and the answer needs at least one: 0 goes with `echo` and `logprobs`",
+                          "max_tokens")  # fmt: skip
         if self.tool_choice is not None or self.parallel_tool_calls is not None:
             raise unsupported("tool_choice", "tools go with conversations: /v1/chat/completions")
         if self.stream_options is not None and not self.stream:
             raise invalid("`stream_options` goes with `stream: true`", "stream_options")
 
     @property
+    def all_prompts(self) -> Sequence[str | list[int]]:
+        """The prompts, each as a text or as token ids."""
+        given: Any = self.prompt
+        return [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
+
+    @property
     def prompts(self) -> list[str]:
-        """The prompts; empty if the field has no texts."""
-        given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
-        return [text for text in given if isinstance(text, str)]
+        """The prompts that are texts."""
+        return [text for text in self.all_prompts if isinstance(text, str)]
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether only the model itself can answer: prompts are ids, or their log-probabilities are wanted."""
+        return len(self.prompts) < len(self.all_prompts) or bool(self.echo and self.logprobs is not None)
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """As for all bodies, or if only the model itself can answer."""
+        return self.needs_tokens or super().asks_for_tokens
 
     @property
     def token_limit(self) -> int:
-        """`max_tokens`, or OpenAI's default."""
-        return self.max_tokens or _TOKENS
+        """`max_tokens`, or OpenAI's default. 0 is for a prompt that is only read."""
+        return _TOKENS if self.max_tokens is None else self.max_tokens
 
     def echoed(self, place: int) -> str:
         """Return the prompt of the choice at a position, if the client wants it back."""

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 
 from plait.core.errors import (
     ConfigError,
+    ContextOverflow,
     DependencyFailed,
     NotAllowed,
     NoWorker,
@@ -141,6 +142,6 @@ def of_failure(failure: Failure, causes: Iterable[Failure] = ()) -> ApiError:
     kind = kinds.pop() if len(kinds) == 1 else failure.kind
     if kind == NoWorker.__name__:
         return unavailable("no upstream answers for this model")
-    status = 503 if again else 400 if kind == Rejected.__name__ else 500
+    status = 503 if again else 400 if kind in (Rejected.__name__, ContextOverflow.__name__) else 500
     headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
     return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again, headers=headers)

@@ -18,7 +18,7 @@ from plait.runtime.runlog import RunLog, RunRecord
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _KINDS = ("prompt", "cached", "completion", "cancelled")
-_ERRORS = ("EngineError", "Rejected", "WorkerLost", "CutInThoughts", "CutInForm")
+_ERRORS = ("EngineError", "Rejected", "ContextOverflow", "WorkerLost", "CutInThoughts", "CutInForm")
 _STATUSES = (200, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503)
 
 

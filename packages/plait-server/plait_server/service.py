@@ -330,15 +330,23 @@ class Service:
             live.body.release()
         if answer is not None:
             usage = answer.usage
-            if self._counters is not None and live.user.limited:
-                self.run_in_background(self._count_usage(live.user, *used_by(answer)), "what a run took")
-            self.metrics.used(live.user.name, usage.completion)
+            self._note_usage(live.user, usage.completion, *used_by(answer))
             self.audit.write(
                 tenant=live.user.name, run=live.handle.run, model=live.model[:200],
                 planner=live.handle.request.planner.name, ended=answer.status, prompt_tokens=usage.prompt,
                 completion_tokens=usage.completion, cancelled_tokens=usage.cancelled, cost=usage.cost,
                 seconds=round(answer.seconds, 4),
             )  # fmt: skip
+
+    def charge(self, user: User, tokens: int, cost: float) -> None:
+        """Count what a request without a run took."""
+        user.charge(tokens, cost)
+        self._note_usage(user, tokens, tokens, cost)
+
+    def _note_usage(self, user: User, generated: int, tokens: int, cost: float) -> None:
+        if self._counters is not None and user.limited:
+            self.run_in_background(self._count_usage(user, tokens, cost), "what a request took")
+        self.metrics.used(user.name, generated)
 
     async def drain(self) -> None:
         """Wait up to `drain_seconds` for running runs to end, then cancel them."""

@@ -251,11 +251,15 @@ class User:
         """Take note of the end of a run, and of what it took."""
         self._runs.discard(run)
         tokens, cost = used_by(answer)
+        self.charge(tokens, cost)
+        for allowance, holding in zip(self._allowances, self._held.pop(run, ()), strict=False):
+            allowance.settle(holding, tokens if allowance.name == "tokens" else cost)
+
+    def charge(self, tokens: int, cost: float) -> None:
+        """Count tokens and cost for the day."""
         self._turn()
         self._tokens += tokens
         self._cost += cost
-        for allowance, holding in zip(self._allowances, self._held.pop(run, ()), strict=False):
-            allowance.settle(holding, tokens if allowance.name == "tokens" else cost)
 
     def _turn(self) -> None:
         today = int(self._clock() // _DAY)

@@ -35,7 +35,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.client.handle import Handle
 from plait.runtime.driver import garbage_collection
 from plait.workers.scripted import Reply, Scripted
-from plait_server.mcp import http
+from plait_server.mcp import command
 from plait_server.mcp.jobs import Jobs
 from plait_server.mcp.server import IDENTIFIER, Tasks, build
 from plait_server.settings import Settings
@@ -105,6 +105,21 @@ async def test_solve_and_vote(mode: str) -> None:
         assert [done for done, *_ in told] == sorted(done for done, *_ in told) and told[-1][0] == told[-1][1] == 4
         voted = _said(await client.call_tool("vote", {"samples": ["7", "8", "7"]}))
         assert voted["answer"] == "7" and voted["total_tokens"] == 0
+
+
+async def test_each_tool_declares_the_fields_of_its_result() -> None:
+    async with _jobs() as jobs, Client(build(jobs), mode=MODERN) as client:
+        forms: dict[str, Any] = {each.name: each.output_schema for each in (await client.list_tools()).tools}
+        ended = _said(await client.call_tool("solve", {"question": "six by seven?"}))
+        (handle,) = jobs.started
+        assert ended == json.loads(json.dumps((await handle).summary())), "no field is lost"
+        status = _said(await client.call_tool("status", {"run": ended["run"]}))
+    for form in forms.values():
+        assert ended.keys() <= form["properties"].keys()
+        assert form["properties"]["total_tokens"]["type"] == "integer"
+    for name in ("start", "status", "reply", "cancel"):
+        assert status.keys() < forms[name]["properties"].keys()
+        assert forms[name]["properties"]["state"]["enum"] == ["running", "asking", "ended"]
 
 
 async def test_a_client_that_goes_away_gives_its_run_up() -> None:
@@ -270,7 +285,7 @@ async def test_what_the_server_is_made_of_is_left_out_of_collections(
     monkeypatch.setattr(garbage_collection, "_settled", False)
     (script := tmp_path / "script.json").write_text('{"replies": [{"text": "fine"}]}')
     try:
-        await http._serve(Config.load(script=script, journal="off"), access)
+        await command._serve(Config.load(script=script, journal="off"), access)
     finally:
         gc.unfreeze()
     assert frozen[0] > 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, get_args
 
 import pytest
@@ -10,8 +11,10 @@ from pydantic import TypeAdapter
 
 from plait import AsyncOrchestrator, ModelCall, __version__
 from plait.core.chat import read_messages
+from plait.core.errors import ConfigError
 from plait.runtime import telemetry
 from plait.runtime.genai_messages import call_messages
+from plait.runtime.genai_metrics import exporters
 
 from .test_trace_otel import memory
 
@@ -129,3 +132,15 @@ async def test_a_streamed_call_has_the_time_of_its_first_text_and_a_run_its_cost
     first = call.attributes["gen_ai.response.time_to_first_chunk"]
     assert 0 < first <= (call.end_time - call.start_time) / 1e9
     assert run.attributes["plait.usage.cost"] > 0
+
+
+def test_exporters_are_those_that_are_installed(monkeypatch: Any) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console, none,otlp")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")
+    console, otlp = exporters("TRACES")
+    assert console.out is sys.stderr, "standard output is the answer's"
+    assert otlp.__class__.__module__ == "opentelemetry.exporter.otlp.proto.grpc.trace_exporter"
+    otlp.shutdown()
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "smoke")
+    with pytest.raises(ConfigError, match=r"'smoke' is not installed.*plait\[otel\]"):
+        exporters("METRICS")

@@ -14,6 +14,7 @@ from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
 from plait.core.sampling import Sampling
 from plait.runtime import telemetry
+from plait.runtime.genai_metrics import switches
 from plait.runtime.plugins.loader import Plugins
 
 from ...workers.http.fake_server import FakeServer
@@ -55,7 +56,7 @@ def memory(monkeypatch):
     provider = sdk.TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
-    for name in (*telemetry.SWITCHES, telemetry.CONTENT, "OTEL_SDK_DISABLED"):
+    for name in (*switches("TRACES"), telemetry.CONTENT, "OTEL_SDK_DISABLED"):
         monkeypatch.delenv(name, raising=False)
     return exporter
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from plait.core.errors import ConfigError, EngineError, Rejected, WorkerLost
+from plait.core.errors import ConfigError, ContextOverflow, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
@@ -110,7 +110,8 @@ class Script(Frozen):
 class Scripted(Worker):
     """Answers think steps from a script.
 
-    Options: `replies`, or the path of a JSON file in `script`; `slots`, requests at the same time; `name`.
+    Options: `replies`, or the path of a JSON file in `script`; `slots`, requests at the same time; `name`;
+    `max_model_len`, tokens of a prompt and its answer (default: no limit).
 
     Prompts are read as text, and results carry no token ids, so a context that is continued arrives as text. A step
     that streams gets a delta for each token. `usage.cached` models a prefix cache: the words that the prompt shares,
@@ -129,13 +130,14 @@ class Scripted(Worker):
         script: str | Path | None = None,
         slots: int = 128,
         name: str = "scripted",
+        max_model_len: int | None = None,
     ) -> None:
         if (replies is None) == (script is None):
             raise ConfigError(
                 "the scripted worker needs `replies` or a `script` file, and not both: pass --script FILE"
             )
         self.name = name
-        self.slots = slots
+        self.slots, self.max_model_len = slots, max_model_len
         self.script = Script.read(script) if script is not None else Script(replies=tuple(replies or ()))
         self.counts = {"requests": 0, "generated": 0, "prompt": 0, "cached": 0}
         """Since it was made: requests, tokens generated (cancelled ones too), prompt tokens, cached ones among them."""
@@ -164,7 +166,11 @@ class Scripted(Worker):
         self.counts["requests"] += 1
         self.counts["prompt"] += len(words)
         self.counts["cached"] += cached
-        tokens, cut = generated(reply.text, think.sampling)
+        sampling = think.sampling
+        if self.max_model_len is not None:
+            room = min(sampling.max_tokens, self.max_model_len - len(words))
+            sampling = sampling.model_copy(update={"max_tokens": room})
+        tokens, cut = generated(reply.text, sampling)
         live = self._live[job.attempt] = _Live(len(tokens), reply.tokens_per_second)
         done = 0
         try:
@@ -234,6 +240,9 @@ class Scripted(Worker):
             complaint = f"worker {self.name!r} has no tokenizer and cannot read token ids: give the prompt as text"
             return as_failure(EngineError(complaint))
         prompt = "".join(texts) + think.begin
+        if self.max_model_len is not None and (size := len(words_of(prompt))) >= self.max_model_len:
+            message = f"the prompt has {size} tokens, and the model's context holds {self.max_model_len}"
+            return as_failure(ContextOverflow(f"{message}: shorten the prompt, or raise max_model_len"))
         for index, (reply, pattern) in enumerate(zip(self.script.replies, self._patterns, strict=True)):
             left = self._left[index]
             # A reply that is used up makes room for the next one that matches.

@@ -1,4 +1,4 @@
-"""`plait why`: what a run failed of, who said so, what to do, and what this machine looks like now."""
+"""`plait why`: the cause of a failed run and its remedy; of a run that succeeded, where its time went."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ...core.addresses import allow
 from ...core.errors import PlaitError, UsageError, code_of
 from ...core.messages import pluralise
 from ...core.record import StepRecord
+from ...core.tools.context import GivenAnswer
 from ...runtime.client.config import Config
 from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.directory import RunEntry, entries, find
@@ -24,12 +25,15 @@ from ..common.journals import Place, place_of
 from ..common.options import Allow, Json
 from ..common.output import opened
 from ..doctor.checks import Check, all_checks
+from ..trace.read import read_trace
+from ..trace.time_shares import USES, TimeShares, time_shares
 
 _FOLLOWS = ("dependency-failed", "run-failed", "step-failed", "cancelled")
 """Codes of what fails because something else did."""
 _ENGINE = ("model", "vllm", "torch", "memory", "data type", "shared memory", "disk", "gpu", "ray cluster", "cores")
 REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
     "engine-error": ("see the engine's own words above; `plait doctor` tries a short answer", (*_ENGINE, "server")),
+    "context-overflow": ("shorten the prompt, or use an agent with compaction (docs/howto/compaction.md)", _ENGINE),
     "rejected": ("change what is named above, or ask a model or server that takes it", (*_ENGINE, "server")),
     "worker-lost": ("see the worker's own words above; on too little memory take fewer slots or engines", _ENGINE),
     "worker-error": ("start the worker by itself: `plait doctor`", (*_ENGINE, "server")),
@@ -93,7 +97,9 @@ def why(
     allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Say why a run failed: in whose words, what to do, and what of this machine may be the cause. Starts nothing."""
+    """Explain why a run failed, with the original message, a remedy and checks of this machine. For a run that
+    succeeded, show its critical path by model, queue, prompts read again, tools and approvals, and what would have
+    helped. Starts nothing."""
     allow(*(allowed or ()))
     where = place_of(place)
     if not run:
@@ -115,7 +121,34 @@ def why(
         record: dict[str, Any] = {"run": entry.run, "status": status, "note": note}
         record["reasons"] = [dataclasses.asdict(reason) for reason in causes]
         record["checks"] = [dataclasses.asdict(check) for check in checks]
-        output.report(record, *_lines(entry.run, status, causes, checks, note))
+        lines = _lines(entry.run, status, causes, checks, note)
+        spent = _time_shares(entry) if not causes and not note and status in ("done", "partial") else None
+        if spent is not None:
+            record["time"] = dataclasses.asdict(spent)
+            lines = [f"run {entry.run}: {status} in {spent.seconds:.3g} s", *_time_lines(spent)]
+        output.report(record, *lines)
+
+
+def _time_shares(entry: RunEntry) -> TimeShares | None:
+    """Return where the time of a run went."""
+    asked: dict[str, float] = {}
+    for note in Journal(entry.path).notes(entry.run):
+        if note.kind == "answered":
+            step = note.step.rpartition("?")[0]
+            asked[step] = asked.get(step, 0.0) + GivenAnswer.model_validate(note.note).waited
+    return time_shares(read_trace(entry.path, Plugins(), entry.run), asked)
+
+
+def _time_lines(spent: TimeShares) -> list[str]:
+    whole = max(spent.seconds, 1e-9)
+    shown = [(use, seconds) for use, seconds in spent.uses.items() if seconds >= 0.005 * whole]
+    lines = [f"  {seconds:7.3g} s {seconds / whole:5.0%}  {USES[use]}" for use, seconds in shown]
+    lines += [f"  ({pluralise(spent.unsplit, 'call')} did not stream: reading counts as writing)"] * bool(spent.unsplit)
+    lines.append(f"critical path, {pluralise(len(spent.path), 'step')}:")
+    for step, uses in spent.path:
+        parts = ", ".join(f"{USES[use]} {seconds:.3g} s" for use, seconds in uses.items() if seconds >= 0.005 * whole)
+        lines.append(f"  {step.partition(':')[2]}: {parts or 'less than 0.5 % of the time'}")
+    return [*lines, *([f"  → {spent.remedy}"] if spent.remedy else [])]
 
 
 def _replayed(entry: RunEntry) -> tuple[str, list[Reason]]:

@@ -121,6 +121,8 @@ class Trace(TracedRequest):
     attempts: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     waited_for: tuple[str, ...] = ()
     """The chain of steps, by id, that the end of the run waited for."""
+    output: str | None = None
+    """Id of the step whose value is the answer."""
     hosts: list[WorkerRecord] = field(default_factory=list[WorkerRecord])
     votes: list[Vote] = field(default_factory=list[Vote])
     segments: list[Segment] = field(default_factory=list[Segment])

@@ -165,6 +165,7 @@ def trace_of(
     if finish is not None:
         trace.verified = None if finish.result is None else _verified(task, finish.result)
         trace.waited_for = tuple(step.step for step in report(run).waited_for)
+    trace.output = run.output
     trace.hosts = [_worker(worker, began, trace.seconds) for worker in workers]
     _assign_lanes(trace.attempts)
     trace.votes = votes_of(trace.steps, task)

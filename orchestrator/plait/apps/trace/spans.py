@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...core.errors import ConfigError
 from ...core.events import Finish, Submitted
 from ...runtime import telemetry
+from ...runtime.genai_metrics import exporters
 from ...runtime.journal.location import Location
 from ...runtime.journal.replay import history
 from ...runtime.plugins.loader import Plugins
@@ -62,7 +63,7 @@ def export_spans(
 def _send(spans: Sequence[ReadableSpan], exporter: SpanExporter | None) -> None:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    for target in [exporter] if exporter is not None else telemetry.exporters():
+    for target in [exporter] if exporter is not None else exporters("TRACES"):
         for start in range(0, len(spans), 512):
             if target.export(spans[start : start + 512]) is not SpanExportResult.SUCCESS:
                 raise ConfigError(

@@ -106,6 +106,8 @@ class GivenAnswer(Frozen):
     """Unix time in seconds."""
     call: dict[str, JsonValue] | None = None
     """The approved or denied call of the question."""
+    waited: float = Field(default=0.0, exclude_if=lambda waited: not waited)
+    """Seconds between question and answer."""
 
     def counts(self, question: Question, asked_by: str) -> bool:
         """Return whether a resumed run accepts a recorded answer: an authorised answerer gave it for the same call."""

@@ -93,9 +93,11 @@ class QuestionQueue:
             return question.check(given.value)
         if opened.recorder is not None:
             opened.recorder.note(question.run, question.id, "asked", written)
+        began = time.monotonic()
         value, by = await self._answered(question, opened)
         if opened.recorder is not None:
-            given = GivenAnswer(value=value, by=by, at=time.time(), call=question.call)
+            waited = round(time.monotonic() - began, 3)
+            given = GivenAnswer(value=value, by=by, at=time.time(), call=question.call, waited=waited)
             opened.recorder.note(question.run, question.id, "answered", given.model_dump(mode="json"))
         return value
 

@@ -147,7 +147,7 @@ class PartialRollout(ToolTurns):
         by_token = uncertain and self.criterion != "turn"
         prompt = self.turn.model_copy(update={"top_logprobs": 16}) if by_token else self.turn
         while not turns or not turns[-1].is_final:
-            line = await talk.ask(
+            line = await talk.next_turn(
                 turns,
                 prompt,
                 label=f"turn {len(turns) + 1}" + (f", from {len(start) + 1}" if start else ""),

@@ -92,6 +92,7 @@ class Speculate(ToolTurns):
         while not done or not (done[-1].is_final or len(done) >= self.rounds):
             if done and done[-1].calls and not done[-1].results:
                 done[-1] = await talk.observe(done[-1])
+            await talk.make_room(done)
             windows.append(min(pace.window(self.depth, self.price), self.rounds - len(done)))
             done += await self._round(ctx, talk, pace, done, windows[-1])
         text = "".join(line.text for line in done) if not talk.functions else done[-1].text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
@@ -26,9 +26,11 @@ from mcp.types import (
     ToolAnnotations,
 )
 from pydantic import Field, JsonValue, ValidationError
+from typing_extensions import TypedDict
 
 from plait import __version__
 from plait.core.errors import PlaitError, UsageError
+from plait.core.events import Status
 from plait.core.tools.context import Question
 from plait.runtime.client.handle import Handle
 from plait.runtime.control.verbs import VERBS
@@ -182,6 +184,32 @@ vote: the answer on which texts that you already have agree.
 run_plan: a plan of your own, as JSON.
 start, status, reply, cancel: the same as solve, without waiting."""
 MULTI_ROUND = "2026-07-28"
+
+
+class RunResult(TypedDict, total=False):
+    """The answer of a run, or in `error` why it failed."""
+
+    run: str
+    status: Status
+    answer: JsonValue
+    verified: bool | None
+    why: str
+    error: str | None
+    partial: dict[str, JsonValue]
+    usage: dict[str, JsonValue]
+    total_tokens: int
+    critical_path_tokens: int
+    seconds: float
+
+
+class RunState(RunResult, total=False):
+    """Where a run stands: its steps and its open questions, or its answer if it has ended."""
+
+    state: Literal["running", "asking", "ended"]
+    questions: list[dict[str, JsonValue]]
+    steps: list[dict[str, str]]
+
+
 _READS = ToolAnnotations(read_only_hint=True)
 
 
@@ -199,7 +227,7 @@ def build(jobs: Jobs) -> MCPServer:
     @server.tool()
     async def solve(
         question: str, ctx: Context, planner: str = "", n: int = 0, max_tokens: int = 0
-    ) -> dict[str, Any] | InputRequiredResult:
+    ) -> RunResult | InputRequiredResult:
         """Answer a question by parallel reasoning. `planner` selects the strategy, such as sample:n=8; `n`: number of
         branches; `max_tokens`: token limit of the run."""
         return await _answered(jobs, ctx, lambda: jobs.solve(question, planner, n, max_tokens))
@@ -207,31 +235,31 @@ def build(jobs: Jobs) -> MCPServer:
     @server.tool()
     async def run_plan(
         plan: dict[str, Any], ctx: Context, question: str = "", max_tokens: int = 0
-    ) -> dict[str, Any] | InputRequiredResult:
+    ) -> RunResult | InputRequiredResult:
         """Run a finished plan: {"steps": [{"name": …, "op": {"kind": "think", "prompt": …}}, …], "output": NAME}."""
         return await _answered(jobs, ctx, lambda: jobs.run_plan(plan, question, max_tokens))
 
     @server.tool(annotations=_READS)
     async def vote(
         samples: list[str], ctx: Context, merge: str = "majority", task: str = ""
-    ) -> dict[str, Any] | InputRequiredResult:
+    ) -> RunResult | InputRequiredResult:
         """Return the answer on which most of the samples agree. `task` selects how an answer is read from a text."""
         return await _answered(jobs, ctx, lambda: jobs.vote(samples, merge, task))
 
     @server.tool()
-    async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> dict[str, Any]:
+    async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> RunState:
         """Start the run of `solve`, and return its id at once."""
         with _ToolErrors():
             return _state(await jobs.solve(question, planner, n, max_tokens))
 
     @server.tool(annotations=_READS)
-    async def status(run: str) -> dict[str, Any]:
+    async def status(run: str) -> RunState:
         """Return the state of a run: its steps, its questions, and its answer once it has ended."""
         with _ToolErrors():
             return _state(jobs.handle(run))
 
     @server.tool()
-    async def reply(run: str, question: str, value: Any) -> dict[str, Any]:
+    async def reply(run: str, question: str, value: Any) -> RunState:
         """Answer a question of a run, by the ids from `status`. A person decides whether calls are allowed."""
         with _ToolErrors():
             handle = jobs.handle(run)
@@ -239,7 +267,7 @@ def build(jobs: Jobs) -> MCPServer:
             return _state(handle)
 
     @server.tool()
-    async def cancel(run: str) -> dict[str, Any]:
+    async def cancel(run: str) -> RunState:
         """Give a run up. What it has found so far stays."""
         with _ToolErrors():
             handle = jobs.handle(run)
@@ -261,7 +289,7 @@ class _ToolErrors:
             raise ToolError(str(error)) from None
 
 
-async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | InputRequiredResult:
+async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> RunResult | InputRequiredResult:
     """Return the result of a run, or its question. The run is cancelled if the client disconnects."""
     with _ToolErrors():
         again = ctx.request_state
@@ -278,7 +306,7 @@ async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> dict[str, Any] | In
         except BaseException:
             handle.cancel(cause="client-gone")
             raise
-        return (await handle).summary()
+        return RunResult(**(await handle).summary())  # pyright: ignore[reportArgumentType]
 
 
 def _progress(ctx: Context) -> Progress:
@@ -302,10 +330,10 @@ async def _elicited(ctx: Context, question: Question) -> JsonValue:
     )
 
 
-def _state(handle: Handle) -> dict[str, Any]:
+def _state(handle: Handle) -> RunState:
     """Return where a run stands."""
     if handle.finished.done():
-        return {"run": handle.run, "state": "ended", **handle.finished.result().summary()}
+        return RunState(state="ended", **handle.finished.result().summary())  # pyright: ignore[reportArgumentType]
     questions = [
         {"id": question.id, "text": question.text, "choices": list(question.choices)} for question in handle.questions
     ]

@@ -22,6 +22,7 @@ from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, read_calls
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds
 
+from .compaction import Compaction, Compactor, shorten
 from .tool_instructions import LAST, REPAIR, build_instructions, to_functions
 
 __all__ = ["ToolConversation", "ToolTurns", "Turn"]
@@ -45,6 +46,9 @@ class ToolTurns(Flow):
     )
     observation_chars: ObservationChars = 8000
     rounds: Rounds = 12
+    compaction: Compaction = Field(
+        default=Compaction(), description="What shortens a context that is too long; a mode or its options."
+    )
 
     @property
     def opening(self) -> str:
@@ -87,6 +91,13 @@ class ToolConversation:
         default_factory=dict[int, "tuple[Turn, int, list[Message]]"]
     )
     """Cached messages of turns, by the turn's identity, so that each turn is converted once."""
+    _compacted: list[tuple[Sequence[Turn], list[Message], Compactor]] = field(
+        default_factory=list["tuple[Sequence[Turn], list[Message], Compactor]"]
+    )
+    """Turns that were compacted, with the messages that replace them and the question."""
+    _usage: tuple[int, Sequence[Message]] = 0, ()
+    """Tokens and messages of the last context that the model reported."""
+    _limit: int | None = None
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -113,6 +124,39 @@ class ToolConversation:
         asked["stop"] = ("\nObservation",) if self.options.dialect == "action" else ()
         return ctx.think(pieces or (), prompt, **asked)
 
+    async def next_turn(
+        self, done: Sequence[Turn], prompt: CallConfig, **asked: Unpack[TrajectoryOptions]
+    ) -> Trajectory:
+        """Return the turn after `done`, after a compaction if the context is too long."""
+        retries, compactor = 0, await self.make_room(done)
+        while True:
+            try:
+                return await self.ask(done, prompt, **asked)
+            except StepFailed as failed:
+                self._limit = compactor.learn_limit(failed, self.messages(done)[1:], retries)
+            retries, compactor = retries + 1, await self.make_room(done)
+
+    async def make_room(self, done: Sequence[Turn]) -> Compactor:
+        """Compact the turns `done` if the next prompt would be too long."""
+        base = self._find_compacted(done)
+        opening = [*self.messages(())]
+        compactor = replace(base[2]) if base else Compactor(self.ctx, self.options.compaction, opening[:1], opening[1:])
+        compactor.limit, talk = self._limit, self.messages(done)[1:]
+        compactor.note_usage(*self._usage)
+        if self.functions and (limit := compactor.exceeded_limit(talk)):
+            functions = self.functions if self.options.dialect == "native" else ()
+            self._compacted.append((tuple(done), await compactor.compact(talk, limit, functions), compactor))
+        return compactor
+
+    def _find_compacted(self, done: Sequence[Turn]) -> tuple[Sequence[Turn], list[Message], Compactor] | None:
+        """Return the longest beginning of `done` that was compacted, with its messages and rule."""
+        fit = [
+            kept
+            for kept in self._compacted
+            if len(kept[0]) <= len(done) and all(one is other for one, other in zip(kept[0], done, strict=False))
+        ]
+        return max(fit, key=lambda kept: len(kept[0]), default=None)
+
     def _continue_text(self, text: str, prompt: CallConfig, ctx: Context, asked: TrajectoryOptions) -> Trajectory:
         """Request the next piece of a text from the model."""
         asked["stop"], asked["chat"] = prompt.stop or ("\n",), (chat := ctx.brief.task.chat())
@@ -128,6 +172,8 @@ class ToolConversation:
             return Turn(line.text, ended=ended)
         if len(done) + 1 >= self.options.rounds:
             return Turn(line.text)
+        usage = line.result.usage
+        self._usage = usage.prompt + usage.completion, [*self.messages(done)[1:], assistant_message(line.text)]
         first = self._first_call_number + sum(len(turn.calls) for turn in done)
         written = read_calls(f"{line.text}\n", self.options.dialect, first, self.functions)
         misread = 0
@@ -189,10 +235,7 @@ class ToolConversation:
         if call not in run or text is None:
             return f"not run: a turn may make {self.options.max_branches} calls; make it again if it is needed"
         most = self.options.observation_chars
-        if most is None or len(text) <= most:
-            return text
-        head = most * 3 // 5
-        return f"{text[:head]}\n[{len(text) - most:,} characters are left out]\n{text[head - most :]}"
+        return text if most is None else shorten(text, most)
 
     def _key(self, call: CallRequest) -> str:
         return f"{call.name} {self._canonical(call)}"
@@ -214,6 +257,9 @@ class ToolConversation:
         if not history or history[-1].role != "tool":
             messages.append(Message(role="user", content=self.question))
         first = self._first_call_number
+        if done and (base := self._find_compacted(done)):
+            messages = [messages[0], *base[1]]
+            first, done = first + sum(len(turn.calls) for turn in base[0]), done[len(base[0]) :]
         for turn in done:
             known = self._written.get(id(turn))
             if known is None or known[1] != first:

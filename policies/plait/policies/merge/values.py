@@ -58,13 +58,14 @@ class Observations(Merge):
     plans_more = False
 
     written: FreeText = Field(default="", description="What the model wrote.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""
         results: dict[str, JsonValue] = {branch.name: _result(branch) for branch in branches}
         failed = sum(branch.result is None for branch in branches)
         why = f"{len(branches)} calls" + (f", {failed} of them failed" if failed else "")
-        return Verdict(value={"text": self.written, "results": results}, why=why)
+        return Verdict(value={"text": self.written, "results": results}, why=why, data=self.data)
 
 
 def _result(branch: Branch) -> JsonValue:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plait.core.errors import CutInThoughts, EngineError, Rejected, WorkerLost
+from plait.core.errors import ContextOverflow, CutInThoughts, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, as_failure
@@ -217,7 +217,7 @@ class Core:
             # What a lost attempt has generated fills the context by itself: there is an answer, cut at its length.
             if order.past:
                 return order.result("length", order.past, order.earlier)
-            raise Rejected(
+            raise ContextOverflow(
                 f"the prompt has {len(prompt)} tokens and the model's context holds {self.max_model_len}, output "
                 "included: shorten the prompt, or start the engine with a larger max_model_len if the model allows"
             )

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from plait.core.errors import EngineError, Rejected, WorkerLost
+from plait.core.errors import ContextOverflow, EngineError, Rejected, WorkerLost
 from plait.core.events import Job
 from plait.core.interfaces import CacheUpdate, Tell
 from plait.core.ops import Kind, ModelCall
@@ -30,6 +31,8 @@ __all__ = ["Http", "ResponseLimits", "ServerConnection", "ServerError"]
 
 _REJECTED_STATUSES = (400, 413, 415, 422)
 """Statuses of a request that is invalid in itself: no other attempt can succeed."""
+_CONTEXT_EXCEEDED = re.compile(r"context[ _](len|size|window)|prompt is too long|inputs?` must have less", re.I)
+"""Parts of the messages of OpenAI, vLLM, SGLang, llama.cpp and TGI about a prompt that is longer than the context."""
 _HEALTH_TIMEOUT_S = 10.0
 
 
@@ -199,6 +202,29 @@ class Http(CallbackWorker):
         """Return the tokens of a prompt that is sent as ids; `None` for a chat, whose template only the server has."""
         return await self._sender.count_prompt_tokens(op) if self._sender is not None else None
 
+    async def forward(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any] | Failure:
+        """Post a request to the server as it is and return its answer. `model` is the worker's by default.
+
+        Args:
+            path: relative to the address, or with a leading slash to the server's root.
+        """
+        if self._sender is None:
+            return as_failure(WorkerLost(f"worker {self.name!r} is not running"))
+        server = self._sender.server
+        url = f"{server.connection.root_url}{path}" if path.startswith("/") else path
+        permit, outcome = await self._limiter.acquire(), "neither"
+        try:
+            answer = await server.connection.post(url, {"model": server.model, **fields})
+            outcome = "served"
+        except ServerError as error:
+            outcome = "overloaded" if error.status in (429, 503) else "neither"
+            if error.status in (404, 405) and path.startswith("/"):
+                error = ServerError(f"{url} does not exist: this server has no {path}", status=400)
+            return self._build_failure(error, server)
+        finally:
+            self._limiter.release(permit, outcome)
+        return answer if isinstance(answer, dict) else as_failure(EngineError(f"{url} did not return a JSON object"))
+
     async def cache_news(self) -> AsyncIterator[CacheUpdate]:
         """Yield the changes of the server's prefix cache (`kv_events`)."""
         if self._events is not None:
@@ -284,7 +310,7 @@ class Http(CallbackWorker):
             message = describe_unknown_model(server.connection, server.model, server.models)
         message = server.connection.redact(message)
         if error.status in _REJECTED_STATUSES and not error.retryable:
-            return as_failure(Rejected(message))
+            return as_failure((ContextOverflow if _CONTEXT_EXCEEDED.search(message) else Rejected)(message))
         return Failure(kind="EngineError", message=message, retryable=error.retryable)
 
     # --- the server ---

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from plait.core.declarations import Fidelity
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
-from plait.core.vocabulary import Count
+from plait.core.vocabulary import Count, N
 from plait.policies.search._rounds import Rounds
 
 __all__ = [
@@ -171,7 +171,7 @@ _LEAST = 1e-7
 
 
 class Particle(Search):
-    """`particles` trajectories take one step each; then as many are resampled with replacement by their scores' odds
+    """`n` trajectories take one step each; then as many are resampled with replacement by their scores' odds
     (particle filtering, arXiv 2502.01618: weights are the softmax of the scores' logits). Ended ones stay.
 
     With `iterations` > 1 it is particle Gibbs: a finished trajectory, drawn by its weight, is the reference particle of
@@ -188,7 +188,7 @@ class Particle(Search):
         paper="2502.01618",
     )
 
-    particles: Count = Field(default=8, ge=1, le=10_000, description="Lines at a time.")
+    n: N = Field(default=8, le=10_000)
     iterations: Count = Field(default=1, ge=1, description="Passes from the root.")
     reward_temperature: float = Field(
         default=1.0, gt=0, description="Temperature of the scores: small favours the best."
@@ -201,7 +201,7 @@ class Particle(Search):
 
 class _Particles(Rounds):
     def __init__(self, tree: SearchTree, options: Particle) -> None:
-        super().__init__(tree, options.particles)
+        super().__init__(tree, options.n)
         self._options = options
         self._ended: list[SearchNode] = []
         self._reference: list[SearchNode] = []
@@ -216,7 +216,7 @@ class _Particles(Rounds):
             particles.append(kept)
         if not particles:
             return []
-        drawn = self._resample(particles, self._options.particles - (kept is not None)) if self._free else []
+        drawn = self._resample(particles, self._options.n - (kept is not None)) if self._free else []
         self._ended = [node for node in drawn if node.outcome == "answer"]
         going = [node for node in drawn if node.outcome != "answer"]
         for node in going:
@@ -227,7 +227,7 @@ class _Particles(Rounds):
     @property
     def _free(self) -> bool:
         """Whether there are particles beside the reference trajectory."""
-        return self._options.particles > 1 or not self._reference
+        return self._options.n > 1 or not self._reference
 
     def _next_iteration(self) -> list[SearchNode]:
         """Begin the next iteration, with a finished trajectory as one of its particles."""
@@ -238,7 +238,7 @@ class _Particles(Rounds):
         (kept,) = self._resample(finished, 1)
         self._reference, self._ended, self._depth = kept.path(), [], 0
         self.tree.root.outcome = "open"
-        return [self.tree.root] * max(1, self._options.particles - 1)
+        return [self.tree.root] * max(1, self._options.n - 1)
 
     def _resample(self, nodes: list[SearchNode], count: int) -> list[SearchNode]:
         """Draw nodes with replacement, by systematic resampling: the number of each differs from its expectation by

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pydantic import JsonValue
 
 from plait.core.agent import Agent
-from plait.core.chat import Message, with_prompt
+from plait.core.chat import Message, assistant_message, with_prompt
 from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError, PluginError
 from plait.core.flow import Answerable, Context
@@ -18,9 +19,10 @@ from plait.core.tools.tool import ToolSpec
 from plait.core.tools.tool_search import MORE_TOOLS, read_found_tools
 from plait.core.tools.turns import CallOutcome, CallRequest
 
+from ..._shared.compaction import Compactor
 from ..._shared.tool_instructions import LAST, REPAIR, build_instructions
-from .ledger import Ledger, read_answer
-from .options import ReactOptions, transfer_name
+from .ledger import Ledger, read_answer, turn_text
+from .options import MORE, ReactOptions, transfer_name
 from .reader import TurnReader
 
 __all__ = ["React"]
@@ -45,12 +47,19 @@ class React(ReactOptions):
     fidelity = Fidelity("variant", "calls side by side, while the turn is written", paper="2210.03629")
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Run turns until a turn has no call."""
+        """Run the first turn, and turns until one has no call."""
         ledger = Ledger(ctx.brief, self, await self._select_tools(ctx, question))
         ledger.name = ctx.keep(ledger)
-        turn = await self._turn(
-            ctx, None, ledger, self._opening(ctx.brief, ledger), self._first_prompt(ctx.brief, question)
-        )
+        opening, prompt = self._opening(ctx.brief, ledger), "" if ctx.brief.request.asked else question
+        system = opening[: opening[:1] != [] and opening[0].role == "system"]
+        more = MORE if any(function.name == MORE for function in ledger.functions) else ""
+        head = list(with_prompt(opening[len(system) :], prompt))
+        ledger.compactor = Compactor(ctx, self.compaction, system, head, more)
+        turn = await self._turn(ctx, None, ledger, opening, prompt)
+        return await self._continue(ctx, question, ledger, turn)
+
+    async def _continue(self, ctx: Context, question: str, ledger: Ledger, turn: Trajectory) -> Answerable:
+        """Run turns after `turn` until one has no call."""
         repaired = False
         for number in range(2, self.rounds + 1):
             calls = ledger.calls(turn.value)
@@ -127,10 +136,6 @@ class React(ReactOptions):
             system.append(build_instructions(ledger.functions, self.dialect))
         return [*([Message(role="system", content="\n\n".join(system))] if system else []), *history]
 
-    @staticmethod
-    def _first_prompt(brief: PlanningContext, question: str) -> str:
-        return "" if brief.request.asked else question
-
     async def _turn(
         self,
         ctx: Context,
@@ -140,23 +145,43 @@ class React(ReactOptions):
         prompt: str,
         last: bool = False,
     ) -> Trajectory:
-        """Call the model for a turn, or for several samples and a vote, and return the resulting turn."""
-        ledger.turns += 1
+        """Call the model for a turn, after compaction if the context is too long, and return the resulting turn."""
         ledger.talk += with_prompt([message for message in messages if message.role != "system"], prompt)
+        compactor, retries = ledger.compactor, 0
+        functions = ledger.functions if self.dialect == "native" else ()
+        assert compactor is not None
+        limit = compactor.exceeded_limit(ledger.talk)
+        while True:
+            if limit:
+                ledger.talk = await compactor.compact(ledger.talk, limit, functions)
+                before, messages, prompt = None, [*compactor.system, *ledger.talk], ""
+            think = ctx.think if before is None else before.think
+            think = partial(think, prompt or (), self.turn, messages=messages, tools=functions)
+            try:
+                turn = await self._ask(ctx, think, ledger, last)
+            except StepFailed as failed:
+                limit = compactor.learn_limit(failed, ledger.talk, retries)
+            else:
+                limit = 0 if ledger.calls(turn.value) else compactor.cut_limit(turn, ledger.talk, retries)
+                if not limit:
+                    usage = turn.result.usage
+                    tokens = turn.result.data if isinstance(turn.result.data, int) else usage.prompt + usage.completion
+                    compactor.note_usage(tokens, [*ledger.talk, assistant_message(turn_text(turn.value))])
+                    return turn
+            retries += 1
+
+    async def _ask(self, ctx: Context, think: partial[Trajectory], ledger: Ledger, last: bool) -> Trajectory:
+        """Call the model for a turn, or for several samples and a vote. Raises a sample's `StepFailed`."""
+        ledger.turns += 1
         name, label = f"turn-{ledger.turns}", "answer" if last else f"turn {ledger.turns}"
         reads = self.n == 1 and not last and bool(ledger.functions)
         state = ledger.state if reads else None
-        think = ctx.think if before is None else before.think
 
         def written(name: str, label: str) -> Trajectory:
             return think(
-                prompt or (),
-                self.turn,
                 name=name,
                 label=label,
                 chat=True,
-                messages=messages,
-                tools=ledger.functions if self.dialect == "native" else (),
                 tool_choice="none" if last else "auto",
                 stop=self.turn.stop or (("\nObservation",) if self.dialect == "action" else ()),
                 keep_stop=False,
@@ -169,7 +194,10 @@ class React(ReactOptions):
         if self.n == 1:
             return await written(name, label)
         samples = [written(f"{name}-{n}", f"{label}, sample {n}") for n in range(1, self.n + 1)]
-        return await self._vote(ctx, samples, ledger, name, label)
+        try:
+            return await self._vote(ctx, samples, ledger, name, label)
+        except StepFailed as failed:
+            raise next((sample.error for sample in samples if isinstance(sample.error, StepFailed)), failed) from None
 
     async def _vote(
         self, ctx: Context, samples: Sequence[Trajectory], ledger: Ledger, name: str, label: str

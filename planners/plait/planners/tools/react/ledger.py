@@ -18,6 +18,7 @@ from plait.core.tools.tool_search import MORE_TOOLS, read_found_tools, tool_sear
 from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 
+from ..._shared.compaction import Compactor
 from . import prompts
 from .options import MORE, ReactOptions, transfer_name, turn_calls
 
@@ -48,7 +49,9 @@ class Ledger:
     """Key under which the readers of turns find the ledger (`Context.keep`). The ledger grows with each turn, so no
     step's state contains it."""
     talk: list[Message] = field(default_factory=list[Message])
-    """The conversation without instructions, for an agent that takes it over."""
+    """The conversation without instructions, for compaction and for an agent that takes it over."""
+    compactor: Compactor | None = None
+    """The conversation's rule of compaction."""
     turns: int = 0
     next: int = 1
     """Number of the next call."""
@@ -109,14 +112,14 @@ class Ledger:
 
     def calls(self, value: JsonValue) -> list[tuple[CallRequest, str]]:
         """Return the calls of an ended turn, with the fate of each call."""
-        return turn_calls(self.planner, self.brief, _text(value), self.next, self.results)
+        return turn_calls(self.planner, self.brief, turn_text(value), self.next, self.results)
 
     def observe(
         self, value: JsonValue, calls: Sequence[tuple[CallRequest, str]], agents: Mapping[str, CallOutcome]
     ) -> list[Message]:
         """Record the results of a turn's calls, and return them as messages in the order of the calls. `agents`:
         outcomes of called agents, by call id."""
-        self.talk.append(assistant_message(_text(value), self.next))
+        self.talk.append(assistant_message(turn_text(value), self.next))
         answers: list[tuple[CallRequest, str]] = []
         now: dict[str, CallOutcome] = {}
         changed = False
@@ -209,7 +212,7 @@ def read_answer(value: JsonValue) -> str:
     return split_reasoning(as_text(value))[1].strip()
 
 
-def _text(value: JsonValue) -> str:
+def turn_text(value: JsonValue) -> str:
     """Return the model's text from a turn's value."""
     match value:
         case {"text": str() as text, "results": dict()}:

@@ -45,7 +45,8 @@ class TurnReader:
         new = self._new(calls)
         needs = list(self._made)
         # The join's value includes the turn's text, since an expanded step's value is its expansion's value.
-        merge = Plugin(name="observations", options={"written": text})
+        tokens = result.usage.prompt + result.usage.completion
+        merge = Plugin(name="observations", options={"written": text, "data": tokens or None})
         join = Step(name=RESULTS, op=Join(merge=merge, on_failure="any-end"), needs=tuple(needs), label="results")
         return Plan(steps=(*new, join), output=RESULTS)
 
