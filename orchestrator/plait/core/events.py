@@ -60,7 +60,7 @@ class Hints:
     """Equal for all trajectories with the same beginning, and their continuations: the worker of the first one has the
     context of the others in its cache."""
     turn: int | None = None
-    """Number of the request in its session, from 0; `None` for a session of which this run has only a part."""
+    """Number of the request in its session, from 0; `None` for a client's session, which other runs share."""
     continues: bool = False
     """A step of the plan continues this context, or the model may call functions in it, or the client continues it."""
     blocks_parent: bool = False

@@ -75,10 +75,7 @@ def build_hints(stack: ServingStack, job: Job, replicas: int = 1, *, has_priorit
             if has_priority:
                 request.fields["priority"] = -job.priority  # plait serves lower numbers first, SGLang higher ones
         case "openai":
-            key = hints.origin or hints.session
-            # OpenAI refuses a longer key.
-            digest = hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=16).hexdigest()
-            request.fields["prompt_cache_key"] = key if len(key) <= _MAX_CACHE_KEY else digest
+            request.fields["prompt_cache_key"] = _shorten(hints.origin or hints.session)
         case _:
             return request
     if replicas > 1 and stack in ("vllm", "sglang"):
@@ -107,6 +104,12 @@ def _add_llm_d(request: RequestHints, job: Job, hints: Hints) -> None:
     request.headers |= {"x-session-id": hints.session, "x-llm-d-inference-fairness-id": hints.program or job.run}
     if hints.burst:
         request.headers |= {"x-llm-d-burst-id": hints.burst, "x-llm-d-burst-size": str(hints.burst_size)}
+
+
+def _shorten(key: str) -> str:
+    """Return a key that OpenAI takes: a longer one is refused."""
+    digest = hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=16)
+    return key if len(key) <= _MAX_CACHE_KEY else digest.hexdigest()
 
 
 def _build_context(job: Job, hints: Hints) -> dict[str, Any]:
