@@ -183,7 +183,7 @@ class ReplayedSession(Flow):
             while True:
                 call = calls[place]
                 if call.gap:
-                    await ctx.call(_GAP.name, seconds=call.gap, name=f"gap-{place}")
+                    await ctx.call(_GAP.name, seconds=call.gap)
                 named: Any = {"name": f"call-{place}", "max_tokens": max(MAX_ANSWER_TOKENS, call.output)}
                 if call.after is None:
                     made[place] = await ctx.think([Tokens(ids=session.ids(call, 0, call.prompt))], **named)
