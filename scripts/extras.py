@@ -40,6 +40,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "prompts": ("gepa", "plait learn prompts --help"),
     "ray": ("ray", "plait plugins worker"),
     "reasoning-gym": ("reasoning_gym", "plait plugins task"),
+    "regex": ("re2", "plait plugins"),
     "repl": ("prompt_toolkit", "plait repl --help"),
     "research": ("plait_research", "plait plan six? --planner debate"),
     "retrieval": ("bm25s", "plait plugins"),

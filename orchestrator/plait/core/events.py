@@ -59,6 +59,15 @@ class Hints:
     origin: str = ""
     """Equal for all trajectories with the same beginning, and their continuations: the worker of the first one has the
     context of the others in its cache."""
+    turn: int | None = None
+    """Number of the request in its session, from 0; `None` for a client's session, which other runs share."""
+    continues: bool = False
+    """A step of the plan continues this context, or the model may call functions in it, or the client continues it."""
+    blocks_parent: bool = False
+    """The session `parent` does not continue before this session ends."""
+    pause: float | None = None
+    """Seconds until the next request of the session, which nine of ten earlier pauses did not exceed: tool calls of
+    this planner, or the time between two requests of a client. `None` if none is known, or none follows."""
 
 
 @dataclass(slots=True)

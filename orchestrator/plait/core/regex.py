@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-import re2  # pyright: ignore[reportMissingTypeStubs]
+try:
+    import re2  # pyright: ignore[reportMissingTypeStubs]
+except ImportError:  # it has no wheels for musl and for the newest Pythons, and plait itself gives no expressions
+    re2 = None
 
 LONGEST = 4000
 """Characters of an expression."""
@@ -55,6 +58,7 @@ class _Options(Protocol):
 
 
 _RE2 = cast("_Engine", re2)
+"""`None` where it is not installed: `expression` then refuses, because `re` would not be bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,8 @@ def expression(pattern: str) -> Expression:
     ...
     ValueError: '(a)\\\\1' is not a regular expression that can be used here: invalid escape sequence: \\1 (they …)
     """
+    if re2 is None:
+        raise ValueError(f"the regular expression {pattern[:80]!r} needs RE2: pip install 'plait[regex]'")
     if len(pattern) > LONGEST:
         raise ValueError(f"a regular expression of {len(pattern):,} characters; {LONGEST:,} are the most")
     try:

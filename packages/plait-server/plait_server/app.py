@@ -19,7 +19,7 @@ from plait.runtime.client.answer import Answer
 
 from .admission import PLACE
 from .agui import AguiApi, AguiBody
-from .bodies import LARGE_BODY_BYTES, Body
+from .bodies import AUTO, LARGE_BODY_BYTES, PREFIX, Body
 from .chat import ChatCompletions
 from .completions import Completions
 from .dialect import ApiDialect, write_stream
@@ -35,7 +35,7 @@ from .service import Service
 from .stored_completions import StoredCompletions
 from .stream_events import ChoiceEnded, ChoiceEvent, read_choice, stream_choices
 from .tenants import ServedRun, User
-from .token_requests import TokenRequests
+from .token_requests import TOKENIZER_PATHS, TokenizerBody, TokenRequests
 
 log = logging.getLogger("plait.serve")
 
@@ -77,7 +77,8 @@ def build(service: Service) -> Starlette:
             service, DialectHandler(service, dialect), dialect.name, starts_run=True, form=dialect.error
         )
         routes.append(Route(dialect.path, endpoint, methods=["POST"]))
-    about = AboutApi(service, routes, {dialect.path: dialect.body_type for dialect in DIALECTS} | _BODIES)
+    bodies = {dialect.path: dialect.body_type for dialect in DIALECTS} | _BODIES
+    about = AboutApi(service, routes, bodies | dict.fromkeys(TOKENIZER_PATHS, TokenizerBody))
     for path, handler, keys in (
         ("/health", about.health, False),
         ("/version", about.version, True),
@@ -108,7 +109,7 @@ def build(service: Service) -> Starlette:
     ):
         endpoint = _Endpoint(service, handler, "responses", starts_run=handler == responses.create)
         routes.append(Route(f"/v1/responses{path}", endpoint, methods=[method]))
-    for path in ("/tokenize", "/detokenize"):
+    for path in TOKENIZER_PATHS:
         routes.append(Route(path, _Endpoint(service, TokenRequests(service).tokenize, "tokens"), methods=["POST"]))
     runs, new = RunsApi(service), NewRuns(service)
     for path, handler, method in (
@@ -331,7 +332,8 @@ def list_models(service: Service, user: User) -> dict[str, dict[str, Any]]:
     plain = [*service.settings.aliases, *served]
     planned = [f"plait/{planner}@{model}" for planner in user.planners for model in served]
     planned = planned or [f"plait/{planner}" for planner in user.planners]
-    names = dict.fromkeys([*plain, *planned])
+    auto = [f"{PREFIX}{AUTO}"] if "route" in user.planners else []
+    names = dict.fromkeys([*plain, *auto, *planned])
     cards: dict[str, dict[str, Any]] = {}
     for name in names:
         with contextlib.suppress(ApiError):

@@ -3,7 +3,10 @@ prompt."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -25,6 +28,8 @@ from .tenants import User
 _CHARACTERS = 4
 """Average characters per token, used for the estimate where no worker can count tokens."""
 _REFS = "#/components/schemas/{model}"
+_ANSWERS = Path(__file__).with_name("answers.json")
+"""Schemas of answers, and the address of each. The bodies have theirs from their classes."""
 
 
 class AboutApi:
@@ -45,11 +50,14 @@ class AboutApi:
         """Answer `GET /openapi.json`: each address, and the schemas of what is sent to it."""
         kinds = [(body, "validation") for body in dict.fromkeys(self._bodies.values())]
         refs, whole = models_json_schema(kinds, ref_template=_REFS)  # pyright: ignore[reportArgumentType]
+        described = await asyncio.to_thread(lambda: json.loads(_ANSWERS.read_bytes()))
         paths: dict[str, dict[str, Any]] = {}
         for route in self._routes:
             path = route.path.replace(":path}", "}")
             for method in sorted((route.methods or {"GET"}) - {"HEAD"}):
-                operation: dict[str, Any] = {"responses": {"default": {"description": "the answer, or an error"}}}
+                operation: dict[str, Any] = {"responses": {"default": _described("an error", "Error")}}
+                if (name := described["answers"].get(f"{method} {path}")) is not None:
+                    operation["responses"]["200"] = _described("the answer", name)
                 names = [name.partition("}")[0] for name in path.split("{")[1:]]
                 if names:
                     operation["parameters"] = [
@@ -60,8 +68,8 @@ class AboutApi:
                     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
                 paths.setdefault(path, {})[method.lower()] = operation
         info = {"title": "plait", "version": version()}
-        return JSONResponse({"openapi": "3.1.0", "info": info, "paths": paths,
-                             "components": {"schemas": whole.get("$defs", {})}})  # fmt: skip
+        components = {"schemas": {**whole.get("$defs", {}), **described["schemas"]}}
+        return JSONResponse({"openapi": "3.1.0", "info": info, "paths": paths, "components": components})
 
     async def count_message(self, request: HttpRequest, user: User) -> Response:
         """Answer `POST /v1/messages/count_tokens`."""
@@ -70,6 +78,10 @@ class AboutApi:
         body.check()
         asked = await apart(body.is_long, body.request, service.strategy(body.model, user))
         return JSONResponse(await input_tokens(service, asked, user))
+
+
+def _described(what: str, name: str) -> dict[str, Any]:
+    return {"description": what, "content": {"application/json": {"schema": {"$ref": _REFS.format(model=name)}}}}
 
 
 async def input_tokens(service: Service, request: Request, user: User) -> dict[str, Any]:

@@ -37,6 +37,7 @@ _TOKENIZER_FIELDS = frozenset((
     "prompt", "messages", "tools", "tokens", "add_special_tokens", "add_generation_prompt",
     "continue_final_message", "return_token_strs", "chat_template_kwargs",
 ))  # fmt: skip
+TOKENIZER_PATHS = ("/tokenize", "/detokenize")
 
 
 class TokenizerBody(BaseModel):

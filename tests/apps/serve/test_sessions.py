@@ -53,7 +53,9 @@ async def test_the_client_s_session_reaches_the_stack_by_every_name(
     assert [body["session_id"] for _, body in turns] == [mine, mine]
     for _, body in turns:
         context = json.loads(body["vllm_xargs"]["agentic_context"])
-        assert context["program_id"] == mine and context["expected_resume"], "a client may continue any answer"
+        assert context["program_id"] == context["task_id"] == mine and context["expected_resume"], (
+            "a client may continue any answer"
+        )
 
 
 async def test_llm_d_and_dynamo_get_one_session_that_is_not_final(serve: Any) -> None:

@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, ModelCall, Plan, Ref, Step
-from plait.core.events import Hints
+from plait.core.events import PRIORITY_STEP, Hints
 from plait.core.result import Result
 from plait.core.sampling import Sampling
 from plait.runtime.client.config import Config
 from plait.runtime.client.worker_factory import workers
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.http import Http
+from plait.workers.http.routing_hints import build_hints, find_stack
 
 from .fake_server import FakeServer
 from .http_kit import items, job, serving
 
-HINTED = Hints(session="r/s", parent="r/p", final=True, expected=40, burst="b1", burst_size=3, origin="r/o")
+HINTED = Hints(session="r/s", parent="r/p", final=True, expected=40, burst="b1", burst_size=3, origin="r/o", turn=2,
+               blocks_parent=True, pause=1.5)  # fmt: skip
 NAMES = ("x-dynamo", "x-session", "x-llm-d", "x-smg", "x-data-parallel")
 
 
@@ -81,19 +83,66 @@ async def test_vllm_gets_everything_in_one_argument_and_the_trajectory_as_its_se
     context = body["vllm_xargs"]["agentic_context"]
     assert isinstance(context, dict if kind == "vllm-router" else str)
     context = context if isinstance(context, dict) else json.loads(context)
-    assert context.pop("step_id")
     assert context == {
-        "program_id": "r",
-        "task_id": "r/s",
+        "program_id": "r/s",
+        "task_id": "r",
         "session_id": "r/s",
         "parent_program_id": "r/p",
+        "blocks_parent": True,
+        "agent_role": "subagent",
+        "step_id": 2,
         "expected_resume": False,
-        "priority": -7,
+        "kv_retention_ttl_seconds": 1.5,
+        "priority": 7,
         "deadline_seconds": 2.5,
         "expected_output_length": 40,
         "burst": "b1",
         "burst_size": 3,
     }
+
+
+def test_the_router_would_take_every_context() -> None:
+    """Its rules (`docs/program_scheduling.md`): a parent is another program, numbers are numbers."""
+    for hints in (
+        HINTED,
+        Hints(session="s"),
+        Hints(session="s", parent="s", blocks_parent=True),
+        Hints(session="s", program="s"),
+    ):
+        for priority in (0, 5):
+            context = build_hints("vllm-router", replace(job(priority=priority), hints=hints)).fields["vllm_xargs"][
+                "agentic_context"
+            ]
+            assert context.get("parent_program_id") != context["program_id"]
+            assert not context["blocks_parent"] or context["parent_program_id"]
+            assert context["blocks_parent"] is (context["agent_role"] == "subagent")
+            assert isinstance(context.get("step_id", 0), int) and isinstance(context["expected_resume"], bool)
+            assert context.get("priority", 0) == -priority, "the router serves higher numbers first"
+
+
+def test_dynamo_prefills_the_next_turn_of_a_conversation_and_keeps_the_user_s_tiers() -> None:
+    given = replace(job(), hints=Hints(session="s", continues=True), priority=-2 * PRIORITY_STEP + 3)
+    given.op = ModelCall(prompt="x", chat=True)
+    assert build_hints("dynamo", given).fields["nvext"]["agent_hints"] == {
+        "priority": 2 * PRIORITY_STEP - 3, "strict_priority": 2, "speculative_prefill": True,
+    }  # fmt: skip
+    given.op = ModelCall(prompt="x")
+    assert "speculative_prefill" not in build_hints("dynamo", given).fields["nvext"]["agent_hints"]
+
+
+@pytest.mark.parametrize(
+    ("url", "stack"),
+    [
+        ("https://api.openai.com/v1", "openai"), ("https://eu.api.openai.com/v1", "openai"),
+        ("https://me.openai.azure.com/openai/v1", "openai"), ("https://api.openai.com.example/v1", "none"),
+        ("http://gateway:4000/v1", "none"),
+    ],
+)  # fmt: skip
+def test_openai_gets_a_cache_key_that_it_takes(url: str, stack: str) -> None:
+    assert find_stack("auto", ["openai"], url) == stack and find_stack("dynamo", [], url) == "dynamo"
+    for origin in ("r/o", "r" * 65):
+        (key,) = build_hints("openai", replace(job(), hints=replace(HINTED, origin=origin))).fields.values()
+        assert len(key) <= 64 and (key == origin) is (len(origin) <= 64)
 
 
 async def test_sglangs_router_is_told_a_routing_key():
@@ -171,15 +220,17 @@ async def test_the_plan_says_sessions_bursts_and_lengths():
     origins = {each: placed[f"{answer.run}:{each}"] for each in ("root", "fork-1", "fork-2", "next", "vote-1")}
     assert len({origins[each] for each in ("root", "fork-1", "fork-2", "next")}) == 1 != len(set(origins.values()))
     assert placed[f"{answer.run}:vote-2"] == origins["vote-1"]
-    by = {each["task_id"].rpartition("/")[2]: each for each in asked}
-    sessions = [each["task_id"].rpartition("/")[2] for each in asked]
+    by = {each["program_id"].rpartition("/")[2]: each for each in asked}
+    sessions = [each["program_id"].rpartition("/")[2] for each in asked]
+    assert [each["step_id"] for each in asked if each["program_id"].endswith("/root")] == [0, 1, 2]
+    assert {each["task_id"] for each in asked} == {answer.run}
     assert sessions.count("root") == 3, "the root, its first fork and what follows that share a session"
     assert by["fork-2"]["parent_program_id"] == f"{answer.run}/root" and by["vote-1"]["parent_program_id"] == answer.run
-    assert {each["burst_size"] for each in asked if each["task_id"].endswith(("fork-2", "fork-3"))} == {3}
+    assert {each["burst_size"] for each in asked if each["program_id"].endswith(("fork-2", "fork-3"))} == {3}
     assert by["vote-1"]["burst"] == by["vote-2"]["burst"] and by["vote-1"]["burst_size"] == 11
     assert not by["fork-2"]["expected_resume"] and asked[sessions.index("root")]["expected_resume"]
     assert asked[0].get("expected_output_length") is None, "nothing like it has ended"
-    lengths = [each["expected_output_length"] for each in asked if "vote" in each["task_id"]]
+    lengths = [each["expected_output_length"] for each in asked if "vote" in each["program_id"]]
     assert lengths == sorted(lengths, reverse=True) and lengths[0] > 10 and lengths[-1] == 5, "siblings come to count"
 
 

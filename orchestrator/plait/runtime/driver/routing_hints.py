@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +19,12 @@ _MOST = 1_000
 """Maximum number of siblings, and of pieces of a prompt, that are examined."""
 _BEGINS = 4_096
 """Leading characters of a prompt that identify its beginning."""
+_PAUSES = 64
+"""Pauses of a planner, or of clients, that are remembered."""
+_MAX_CLIENTS = 4_096
+"""Client sessions whose last request is remembered."""
+_DEPTH = 64
+"""Maximum number of steps that are examined for one that continues a parent."""
 
 
 @dataclass(slots=True)
@@ -41,6 +47,12 @@ class _Run:
     """By scope: number of steps that are counted in `begins`."""
     names: dict[str, str] = field(default_factory=dict[str, str])
     """By step id: the hash of its prompt's beginning."""
+    turns: dict[str, int] = field(default_factory=dict[str, int])
+    """Number in its session by step id."""
+    requests: Counter[str] = field(default_factory=Counter[str])
+    """Number of steps by session."""
+    blocking: set[str] = field(default_factory=set[str])
+    """Sessions that their parents wait for."""
 
 
 class Hinter:
@@ -49,6 +61,10 @@ class Hinter:
     def __init__(self) -> None:
         self.runs: dict[str, _Run] = {}
         """Active runs; the driver removes a run at its end."""
+        self._pauses: dict[str, deque[float]] = {}
+        """Seconds between two requests of a session, by planner; by no name those between two runs of a client."""
+        self._clients: dict[str, float] = {}
+        """Time of the last request by client session, the oldest first."""
 
     def hints(self, job: Job, machine: Machine) -> Hints | None:
         """Return the hints of a job that is about to be sent out, or `None` for a job that is not a model call."""
@@ -63,7 +79,12 @@ class Hinter:
             if not (name.isascii() and name.isprintable()):  # it is sent in a header
                 name = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=16).hexdigest()
             run = self.runs[job.run] = _Run(client=name if request.session else "")
+            if run.client in self._clients:
+                self._learn_pause("", machine.now - self._clients[run.client])
+        is_new = node.id not in run.sessions
         session = self._session(run, node)
+        if is_new:
+            self._note_turn(run, node, session, machine.now)
         burst, size = self._burst(run, node)
         return Hints(
             session=session,
@@ -75,20 +96,52 @@ class Hinter:
             burst=burst,
             burst_size=size,
             origin=self._origin(run, node, run.client or burst or session),
+            turn=None if session == run.client else run.turns[node.id],
+            continues=_is_continued(node) or session == run.client,
+            blocks_parent=session in run.blocking,
+            pause=self._pause(run, node, session),
         )
+
+    def _note_turn(self, run: _Run, node: Node, session: str, now: float) -> None:
+        """Count a request of a session, and learn the pause before it."""
+        run.turns[node.id] = run.requests[session]
+        run.requests[session] += 1
+        if node.after is not None:
+            ended = next((at for at, state, _ in node.after.changes(0.0) if state in ("expanding", "done")), now)
+            self._learn_pause(node.run.request.planner.name, now - ended)
+        if run.client:
+            self._clients.pop(run.client, None)
+            self._clients[run.client] = now
+            if len(self._clients) > _MAX_CLIENTS:
+                del self._clients[next(iter(self._clients))]
+
+    def _learn_pause(self, planner: str, seconds: float) -> None:
+        self._pauses.setdefault(planner, deque(maxlen=_PAUSES)).append(max(0.0, seconds))
+
+    def _pause(self, run: _Run, node: Node, session: str) -> float | None:
+        """Return the seconds that nine of ten pauses like the next one of a session did not exceed."""
+        if not _is_continued(node) and session != run.client:
+            return None
+        pauses = sorted(self._pauses.get(node.run.request.planner.name if _is_continued(node) else "", ()))
+        return round(pauses[len(pauses) * 9 // 10], 3) if pauses else None
 
     def _session(self, run: _Run, node: Node) -> str:
         """Return the session of a step: that of the step whose context it is the first to continue, else its own."""
         if node.id in run.sessions:
             return run.sessions[node.id]
         own = node.id.replace(":", "/")
-        before = node.after
+        before, owner = node.after, _owner_call(node)
         if before is not None:
             theirs = run.sessions.get(before.id, before.id.replace(":", "/"))
             if run.heirs.setdefault(before.id, node.id) == node.id:
                 own = theirs
             else:
                 run.parents[own] = theirs
+                if _leads_to(node, before):
+                    run.blocking.add(own)
+        elif owner is not None:  # a step of the plan that the owner's text made: the owner waits for it
+            run.parents[own] = run.sessions.get(owner.id, owner.id.replace(":", "/"))
+            run.blocking.add(own)
         elif run.client and not run.sessions:
             own = run.client
         run.sessions[node.id] = own
@@ -133,6 +186,34 @@ class Hinter:
             text = f"{node.scope.prefix}|{_beginning_text(op)}"
             begins = run.names[node.id] = _short(node, text)
         return begins
+
+
+def _owner_call(node: Node) -> Node | None:
+    """Return the nearest model call whose expansion a step belongs to."""
+    owner = node.scope.owner
+    while owner is not None and owner.step.op.kind != "think":
+        owner = owner.scope.owner
+    return owner
+
+
+def _leads_to(node: Node, before: Node) -> bool:
+    """Return whether another continuation of `before` needs a step."""
+    reached = {node.id: node}
+    while len(reached) < _DEPTH:
+        readers = {reader.id: reader for step in reached.values() for reader in step.dependants[:_DEPTH]}
+        if any(reader.after is before for reader in readers.values()):
+            return True
+        if readers.keys() <= reached.keys():
+            break
+        reached |= readers
+    return False
+
+
+def _is_continued(node: Node) -> bool:
+    """Return whether a step of the plan continues a step's context, or its text may call functions."""
+    op = node.step.op
+    calls = node.step.expands and op.kind == "think" and bool(op.tools)
+    return calls or any(dependant.after is node for dependant in itertools.islice(node.dependants, _MOST))
 
 
 def _short(node: Node, begins: str) -> str:

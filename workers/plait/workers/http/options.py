@@ -78,7 +78,8 @@ class HttpOptions(Frozen):
     hints: ServingStack = Field(
         default="auto",
         description="Serving stack that gets routing hints (sessions, expected lengths, siblings, deadlines): `vllm`, "
-        "`dynamo`, `llm-d`, `sglang`; `auto` detects it by the owner of the listed models; `none` sends no hints.",
+        "`vllm-router`, `dynamo`, `llm-d`, `sglang`, `openai`; `auto` detects it by the host and by the owner of the "
+        "listed models; `none` sends no hints.",
     )
     data_parallel: int = Field(
         default=1,

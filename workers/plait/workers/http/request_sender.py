@@ -148,7 +148,7 @@ class RequestSender:
         self._arithmetic_lock = asyncio.Lock()
         self._keeps_limits = server.dialect.limits
         self._has_warned = False
-        self._stack: ServingStack = find_stack(options.hints, server.connection.owners)
+        self._stack: ServingStack = find_stack(options.hints, server.connection.owners, server.connection.base_url)
 
     # --- one job ---
 

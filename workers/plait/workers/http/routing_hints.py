@@ -1,37 +1,30 @@
 """Build routing hints: headers and fields by which serving stacks place, order and cache requests.
 
-| | vLLM, its router | Dynamo | llm-d | SGLang |
-|---|---|---|---|---|
-| session (the client's, or run and trajectory) | `session_id` | `X-Dynamo-Session-ID` | `x-session-id` | |
-| parent session of a fork | `vllm_xargs.agentic_context` | `X-Dynamo-Parent-Session-ID` | | |
-| last request of the session | the same | `X-Dynamo-Session-Final` | | |
-| run | the same | | `x-llm-d-inference-fairness-id` | |
-| expected tokens of the answer | the same | `nvext.agent_hints.osl` | | |
-| priority | `priority` | `nvext.agent_hints.priority` | | `priority` |
-| siblings with a common prefix | the same | | `x-llm-d-burst-id`, `x-llm-d-burst-size` | |
-| seconds left | the same | | | |
-| origin: session whose context is cached | `X-Session-ID` | | | `X-SMG-Routing-Key` |
-| replica of a trajectory | `X-data-parallel-rank` | | | `X-data-parallel-rank` |
+The table in `docs/howto/own-server.md` shows what each stack does with each hint.
 
-vLLM reads `session_id` into its KV events, and before it the header. It passes `vllm_xargs` to its router and plugins,
-as one string of JSON; for the stack `vllm-router` it is an object with the same names, those of the router's
-`docs/program_scheduling.md`. The router hashes `X-Session-ID` (`--policy consistent_hash`). llm-d's two headers of
-bursts are proposed and not implemented. Its limit for the first token is not set: plait knows limits of whole runs.
+The router's fields are in `vllm_xargs.agentic_context`, with the names and types of its `docs/program_scheduling.md`: a
+string of JSON for vLLM, which takes no objects there and passes it on, an object for the router itself. Dynamo's are in
+`nvext.agent_hints`. llm-d's limit for the first token is not set: plait knows only limits of whole runs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from plait.core.events import Hints, Job
+from plait.core.events import PRIORITY_STEP, Hints, Job
 
-ServingStack = Literal["auto", "vllm", "vllm-router", "dynamo", "llm-d", "sglang", "none"]
+ServingStack = Literal["auto", "vllm", "vllm-router", "dynamo", "llm-d", "sglang", "openai", "none"]
 _STACKS = {"vllm": "vllm", "sglang": "sglang", "nvidia": "dynamo", "dynamo": "dynamo"}
 """Stacks by the `owned_by` of their models."""
+_OPENAI_HOSTS = ("api.openai.com", ".api.openai.com", ".openai.azure.com")
+_MAX_CACHE_KEY = 64
+"""Maximum length of OpenAI's `prompt_cache_key`."""
 
 
 @dataclass(slots=True)
@@ -42,10 +35,12 @@ class RequestHints:
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def find_stack(setting: ServingStack, owners: Collection[str]) -> ServingStack:
-    """Return the serving stack: the one that is set, else the one that the server's list of models names."""
+def find_stack(setting: ServingStack, owners: Collection[str], base_url: str = "") -> ServingStack:
+    """Return the serving stack: the one that is set, else the one of its host or of its list of models."""
     if setting != "auto":
         return setting
+    if (urlsplit(base_url).hostname or "").endswith(_OPENAI_HOSTS):
+        return "openai"
     # A gateway such as llm-d's lists its engines' models as they do, so it cannot be detected and has to be set.
     stacks = {_STACKS.get(owner) for owner in owners} - {None}
     return next(iter(stacks)) if len(stacks) == 1 else "none"  # pyright: ignore[reportReturnType]
@@ -79,6 +74,8 @@ def build_hints(stack: ServingStack, job: Job, replicas: int = 1, *, has_priorit
             request.headers["X-SMG-Routing-Key"] = hints.origin or hints.session
             if has_priority:
                 request.fields["priority"] = -job.priority  # plait serves lower numbers first, SGLang higher ones
+        case "openai":
+            request.fields["prompt_cache_key"] = _shorten(hints.origin or hints.session)
         case _:
             return request
     if replicas > 1 and stack in ("vllm", "sglang"):
@@ -94,8 +91,12 @@ def _add_dynamo(request: RequestHints, job: Job, hints: Hints) -> None:
     if hints.final:
         request.headers["X-Dynamo-Session-Final"] = "true"
     agent: dict[str, Any] = {"priority": max(0, -job.priority)}  # Dynamo: higher first, none below 0
+    if tier := max(0, -round(job.priority / PRIORITY_STEP)):  # the user's own `Step.priority`, before any rank
+        agent["strict_priority"] = tier
     if hints.expected is not None:
         agent["osl"] = hints.expected
+    if hints.continues and job.op.kind == "think" and job.op.chat:  # it prefills the next turn of a conversation
+        agent["speculative_prefill"] = True
     request.fields["nvext"] = {"agent_hints": agent}
 
 
@@ -105,15 +106,28 @@ def _add_llm_d(request: RequestHints, job: Job, hints: Hints) -> None:
         request.headers |= {"x-llm-d-burst-id": hints.burst, "x-llm-d-burst-size": str(hints.burst_size)}
 
 
+def _shorten(key: str) -> str:
+    """Return a key that OpenAI takes: a longer one is refused."""
+    digest = hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=16)
+    return key if len(key) <= _MAX_CACHE_KEY else digest.hexdigest()
+
+
 def _build_context(job: Job, hints: Hints) -> dict[str, Any]:
+    # The router checks it, and refuses the request otherwise: `step_id` is a number, a parent is another program, and
+    # `blocks_parent` needs a parent.
+    parent = hints.parent if hints.parent != hints.session else ""
+    is_awaited = hints.blocks_parent and bool(parent)
     known = {
-        "program_id": hints.program or job.run,
-        "task_id": hints.session,
-        "session_id": hints.session,
-        "parent_program_id": hints.parent or None,
-        "step_id": job.step,
+        "program_id": hints.session,
+        "task_id": hints.program or job.run,
+        "session_id": hints.program or hints.session,
+        "parent_program_id": parent or None,
+        "blocks_parent": is_awaited,
+        "agent_role": "subagent" if is_awaited else "lead",
+        "step_id": hints.turn,
         "expected_resume": not hints.final,
-        "priority": job.priority,
+        "kv_retention_ttl_seconds": hints.pause,
+        "priority": -job.priority or None,  # plait serves lower numbers first, the router higher ones
         "deadline_seconds": job.seconds,
         "expected_output_length": hints.expected,
         "burst": hints.burst or None,
