@@ -65,10 +65,8 @@ class User:
         self._day = 0
         self._tokens = 0
         self._cost = 0.0
-        self._journal = 0
-        """Bytes that its runs have written to journals today, as far as they are counted."""
-        self._journal_counted = 0
-        """Bytes of this process that are counted there, or were written before today."""
+        self._journal = self._journal_counted = 0
+        """Bytes in journals: of today, as far as they are counted; of this process, counted there or older."""
         tokens = [Allowance("tokens")] if tenant.tokens_per_day is not None else []
         self._allowances = tokens + ([Allowance("cost")] if tenant.cost_per_day is not None else [])
         self._reserving = asyncio.Lock()

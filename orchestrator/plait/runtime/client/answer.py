@@ -197,8 +197,8 @@ class Answer(Frozen):
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook: the answer and its reason, the branches, the tree of steps, and the cost."""
         text = self.text if self.answer is None else as_text(self.answer)
-        failed = "" if self.failure is None else f"<br>{escape_text(self.failure.message)}"
-        head = f"<b>{escape_text(text)}</b><br>{self.outcome}{_VERDICTS[self.verified]}. {escape_text(self.why)}{failed}"
+        fault = "" if self.failure is None else f"<br>{escape_text(self.failure.message)}"
+        head = f"<b>{escape_text(text)}</b><br>{self.outcome}{_VERDICTS[self.verified]}. {escape_text(self.why)}{fault}"
         steps = f"<details open><summary>{escape(self._cost())}</summary>{steps_table(self.trace)}</details>"
         return f"<div><p>{head}</p>{self._votes()}{steps}</div>"
 

@@ -1,5 +1,4 @@
-"""Tools of a Model Context Protocol server. The worker connects, lists them, and calls them over that session; it
-connects again if the session ends.
+"""Tools of a Model Context Protocol server. The worker lists them once, and connects again if the session ends.
 
 Little is taken on trust from a server. The names of its tools are checked before a prompt repeats them, and a call is
 made twice only if the user trusts the server's word that it may be.
@@ -29,8 +28,7 @@ CALL_SECONDS = 300.0
 CLOSE_SECONDS = 15.0
 """For a server to end. The package `mcp` takes up to 6.5 s to flush, wait, terminate, kill and reap its process; cut
 short, it leaves the process and its pipes behind."""
-CONNECTION_CLOSED = -32000
-"""Code of the error of the package `mcp` for a connection that has ended."""
+CONNECTION_CLOSED = -32000  # as the package `mcp` says it
 PAGES, TOOLS = 100, 1000
 """Most pages and tools of a server's list."""
 TRUSTED = "trusted:"
@@ -85,19 +83,18 @@ class McpServer:
         self.label = server if isinstance(server, str) else getattr(server, "name", type(server).__name__)
         self._server, self._prefix, self._timeout = server, prefix, timeout
         self._client: Any = None
-        self._connecting: asyncio.Lock | None = None
-        """Held while a connection is made; `None` if the server is closed."""
+        self._connecting: asyncio.Lock | None = None  # held while a connection is made; `None` if it is closed
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
     async def open(self) -> list[RemoteTool]:
         """Connect and return the server's tools. Raises `WorkerError` if it does not answer, `ConfigError` without the
         package `mcp`."""
-        await self.close()
         self._connecting = asyncio.Lock()
         return await self._connect()
 
     async def _connect(self) -> list[RemoteTool]:
+        await self._disconnect()
         self._stop = asyncio.Event()
         ready: asyncio.Future[list[RemoteTool]] = asyncio.get_running_loop().create_future()
         # The client's cancel scopes have to be left by the task that entered them, so it gets a task of its own.
@@ -135,7 +132,6 @@ class McpServer:
         async with self._connecting:
             if self._client is None:
                 try:
-                    await self._disconnect()
                     await self._connect()
                 except WorkerError as error:
                     raise ToolError(str(error)) from error

@@ -173,7 +173,7 @@ class Local:
             process.stdin.write(ascii(job).encode() + b"\n")
             await process.stdin.drain()
         most = limits.output * 10
-        over = asyncio.create_task(exceed_memory(process.pid, limits.total_memory << 20))
+        over = asyncio.create_task(exceed_memory(process.pid, max(limits.total_memory, limits.memory) << 20))
         over.add_done_callback(lambda _: _kill(process))  # at its end nothing is left to kill
         reads = asyncio.gather(_read(process.stdout, most + len(BEGUN), warm), _read(process.stderr, most, warm))
         status = ""

@@ -19,8 +19,8 @@ class SandboxLimits(Frozen):
     memory: int = Field(default=512, ge=32)
     """MiB of address space of each process."""
     total_memory: int = Field(default=2048, ge=32)
-    """MiB that all its processes may use together. `container` enforces it with its files on top; in the others, plait
-    looks every 50 ms and kills a program that uses more."""
+    """MiB that all its processes may use together, or `memory` if that is more. `container` enforces it with its files
+    on top; in the others, plait looks every 50 ms and kills a program that uses more."""
     file: int = Field(default=16, ge=0)
     """MiB that one file may have."""
     disk: int = Field(default=64, ge=1)
