@@ -158,16 +158,23 @@ def ends(world: TenantWorld, accepted: dict[str, str]) -> dict[str, dict[str, An
     return found | {name: {"status": "never ended"} for name in left}
 
 
-def lost_completions(world: TenantWorld, stored: dict[str, tuple[str, str, float]]) -> list[str]:
-    """Return what was stored and can no longer be read from another server than the one that stored it."""
+def lost_completions(
+    world: TenantWorld, stored: dict[str, tuple[str, str, float]], faults: list[tuple[float, float, str]]
+) -> list[str]:
+    """Return what was stored and can no longer be read from another server than the one that stored it, with what the
+    other says, and the fault that there was when it was stored."""
     lost: list[str] = []
     with world.hosts.inside("client"), httpx.Client(verify=False, trust_env=False, timeout=30) as client:
-        for name, (owner, server, _) in stored.items():
+        for name, (owner, server, at) in stored.items():
             other = world.url(SERVERS[(SERVERS.index(server) + 1) % 3])
             headers = {"authorization": f"Bearer {KEYS[owner]}"}
             path = "responses" if name.startswith("resp_") else "chat/completions"
-            if client.get(f"{other}/v1/{path}/{name}", headers=headers).status_code != 200:
-                lost.append(name)
+            said = client.get(f"{other}/v1/{path}/{name}", headers=headers)
+            if said.status_code != 200:
+                then = [fault for first, last, fault in faults if first <= at <= last + 1]
+                lost.append(
+                    f"{name} of {owner}, stored by {server}: {said.status_code} {said.text[:200]}; then: {then}"
+                )
     return lost
 
 
@@ -209,7 +216,7 @@ def live(world: TenantWorld, count: int, seed: int) -> dict[str, Any]:
     dice = random.Random(seed)
     figures: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
-    disturbed: list[tuple[float, float]] = []
+    disturbed: list[tuple[float, float, str]] = []
     again: dict[str, float] = {}
     with world:
         assert world.service(60) is not None, "there was no service before the first fault"
@@ -230,7 +237,7 @@ def live(world: TenantWorld, count: int, seed: int) -> dict[str, Any]:
             before = world.waits()
             took = world.service(world.patience + BUSY, tools=kind == "tools" or "tools" in name)
             waited = world.waited(before)
-            disturbed.append((began, time.monotonic()))
+            disturbed.append((began, time.monotonic(), name))
             figures[f"faults: {kind}"] += 1
             figures["no service"] += took is None or took - waited > world.patience
             again[name] = max(again.get(name, 0.0), took or 999.0)
@@ -256,12 +263,12 @@ def live(world: TenantWorld, count: int, seed: int) -> dict[str, Any]:
             figures["silent"] += bool(field) and not why
             reasons[f"{kind}: {re.sub(r'[0-9a-f]{8,}|[0-9]+', '#', why)[:110]}"] += bool(why)
         figures["doubled"] = len(wrong_calls(world, found))
-        lost = lost_completions(world, found.stored)
+        lost = lost_completions(world, found.stored, disturbed)
         used = used_tokens(world, "dee")
     calm = [
         seconds
         for start, seconds, ok in found.calls
-        if ok and not any(first - 1 < start + seconds and start < last + 3 for first, last in disturbed)
+        if ok and not any(first - 1 < start + seconds and start < last + 3 for first, last, _ in disturbed)
     ]
     good = sorted(start + seconds for start, seconds, ok in found.calls if ok)
     return {
