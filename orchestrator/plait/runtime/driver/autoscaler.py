@@ -81,8 +81,8 @@ def interrupt_attempts(machine: Machine, worker: str, at: float) -> list[Failed]
     """Return events that end the live attempts of an engine before it is closed. Their steps continue on other engines
     from the reported tokens. They have lost no worker: plait itself removed it."""
     failure = as_failure(Interrupted(f"the autoscaler removed {worker}"))
-    attempts = machine.attempts.values()
-    return [Failed(at, each.id, failure) for each in attempts if each.worker.name == worker and each.state == "live"]
+    live = (one for one in machine.attempts.values() if one.worker.name == worker and one.state == "live")
+    return [Failed(at, attempt.id, failure) for attempt in live]
 
 
 class ElasticDriver(Protocol):
@@ -147,9 +147,7 @@ class Elastic:
             if state is None or not state.up:
                 del self._going[worker.name]
             elif not state.running or now >= until:
-                for event in interrupt_attempts(machine, worker.name, now):
-                    self._driver.post(event)
-                self._begin(worker, worker.close())
+                self._remove(worker)
         here = [
             worker
             for worker in self._pool
@@ -172,6 +170,11 @@ class Elastic:
             self._driver.post(
                 WorkerUp(now, least.name, 0, offered.serves, offered.models, offered.cache_tokens, offered.block)
             )
+
+    def _remove(self, worker: Worker) -> None:
+        for event in interrupt_attempts(self._driver.machine, worker.name, self._driver.now()):
+            self._driver.post(event)
+        self._begin(worker, worker.close())
 
     def _begin(self, worker: Worker, work: Coroutine[Any, Any, None]) -> None:
         task = self._work[worker.name] = asyncio.ensure_future(work)

@@ -12,7 +12,7 @@ CHECK_INTERVAL_S = 0.05
 
 async def exceed_memory(root: int, limit: int) -> None:
     """Return when a process and all below it use more than `limit` bytes together."""
-    while await asyncio.to_thread(read_memory, root, limit) <= limit:  # noqa: ASYNC110  (the kernel tells nobody)
+    while await asyncio.to_thread(read_memory, root, limit) <= limit:  # noqa: ASYNC110  (there is no event)
         await asyncio.sleep(CHECK_INTERVAL_S)
 
 
