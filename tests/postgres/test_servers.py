@@ -154,7 +154,7 @@ async def test_completions_are_listed_page_by_page_on_every_server(
     serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers take turns in keeping them. A list that looks for notes reads several pages of the store."""
-    monkeypatch.setattr("plait_server.response_store.MAX_PAGE_SIZE", 4)
+    monkeypatch.setattr("plait_server.stored_completions.MAX_PAGE_SIZE", 4)
     tenants = [{"name": name, "keys": [hashed(f"key-{name}")]} for name in ("ann", "bob")]
     settings: dict[str, Any] = {"journal": store, "tenants": tenants}
     body: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}], "store": True}
