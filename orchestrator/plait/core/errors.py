@@ -17,7 +17,7 @@
     │   │   │   │   └── ContextOverflow    a prompt that is longer than the model's context
     │   │   │   └── CutInThoughts    an answer that ended before its first word that is no thought
     │   │   ├── WorkerLost       it went away while it held work
-    │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
+    │   │   │   └── Interrupted  plait itself ended the attempt
     │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
     │   │   ├── NoWorker         nothing serves this kind of step
     │   │   ├── NoCluster        Ray is not installed, or its cluster does not start
@@ -167,8 +167,8 @@ class WorkerLost(WorkerError):
 
 
 class Interrupted(WorkerLost):
-    """The process that ran the step ended; the run was resumed. Neither the step nor the worker caused it, so it does
-    not count towards the step's allowed losses."""
+    """plait itself ended the attempt: its process ended and the run was resumed, or the autoscaler removed the engine.
+    Neither the step nor the worker caused it, so it does not count towards the step's allowed losses."""
 
     code = "interrupted"
 

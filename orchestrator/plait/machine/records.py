@@ -105,7 +105,7 @@ class StepAttempts:
     lost: int = 0
     """Attempts that ended because the worker was lost."""
     interrupted: int = 0
-    """Lost attempts that were interrupted by the end of plait's own process."""
+    """Lost attempts that plait itself interrupted (`errors.Interrupted`)."""
     lost_on: tuple[str, ...] = ()
     """Workers that went away while they ran the step, without immediate repetitions."""
     checkpoint: Checkpoint | None = None

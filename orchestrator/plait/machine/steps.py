@@ -484,7 +484,7 @@ def retry_delay(node: Node, failure: Failure) -> float | Failure:
     """Return the seconds to wait before a step is retried, or the failure that it ends with.
 
     A step with side effects is retried only if its attempt was never made. A step whose worker was lost is retried at
-    once, `Retries.lost` times; interruptions of plait's own process do not count. After any other retryable failure,
+    once, `Retries.lost` times; interruptions by plait itself do not count. After any other retryable failure,
     the retries of the step's kind apply, with exponential backoff.
     """
     retries = node.run.request.retries

@@ -13,6 +13,7 @@ import typer
 
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
+from plait.apps.common.session import choose_model
 from plait.core.errors import UsageError
 from plait.core.events import Job
 from plait.core.ops import Plugin, ToolCall
@@ -23,7 +24,7 @@ from plait.runtime.journal.code_trust import refuse_names
 from plait.runtime.journal.directory import default_folder, entries
 
 from .simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
-from .simulation.engine_profile import EngineProfile, profile_file
+from .simulation.engine_profile import EngineProfile, named_model, profile_file
 from .simulation.workload import Spread, WorkloadReport, simulate_workload
 
 _NEWEST = 5
@@ -52,11 +53,12 @@ def calibrate(
     """Fit the simulator to a model on this machine: seconds of a decoding step by the number of sequences, of a prompt
     token, of dispatch and abort, and lengths of steps. `plait simulate` uses the profile from then on.
     Example: `plait simulate calibrate --probe`."""
-    config = common.load()
+    config = choose_model(common.load()) if probing else common.load()
+    model = named_model(config, "plain")
     with opened(as_json) as output:
         attempts, aborts = _attempts(config, files, probing)
-        profile = fit(attempts, aborts, model=config.model)
-        path = out or profile_file(config.model)
+        profile = fit(attempts, aborts, model=model)
+        path = out or profile_file(model)
         profile.write(path)
         checks = {str(journal): compared(journal, profile) for journal in check or ()}
         if as_json:

@@ -20,7 +20,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 
 from .simulation.calibrate import RecordedAttempt, fit, recorded
-from .simulation.engine_profile import EngineProfile, load_engine, profile_file
+from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
 from .simulation.simulator import SimReport, simulate
 
 _DRAWS = 40
@@ -57,7 +57,7 @@ def forecast(plan: Plan, brief: PlanningContext, config: Config) -> Forecast:
     branches of a run are more like one another than those of several; the pace is that of the model's profile, or is
     fitted to these runs where the model is not calibrated."""
     known = _past(config, brief.request.planner.name)
-    profile, paced = _profile(config, known)
+    profile, paced = _profile(named_model(config, brief.request.task.name), known)
     if profile is None:
         return Forecast(paced)
     drawn = f"by {pluralise(len(known.runs), 'recorded run')}" if known.runs else "by the lengths in the profile"
@@ -73,16 +73,16 @@ def forecast(plan: Plan, brief: PlanningContext, config: Config) -> Forecast:
     return Forecast(f"{drawn}, {paced}", whole, _times(firsts) if several and firsts else None)
 
 
-def _profile(config: Config, known: _Past) -> tuple[EngineProfile | None, str]:
+def _profile(model: str, known: _Past) -> tuple[EngineProfile | None, str]:
     """Return how fast the model is, and where that is from; without it, why it is not known."""
-    path = profile_file(config.model)
+    path = profile_file(model)
     if path.exists():
         return load_engine(path), "calibrated"
     remedy = "`plait simulate calibrate --probe` measures it"
     if not known.runs:
         return None, f"no run of this planner is recorded and the model is uncalibrated; {remedy}"
     try:
-        return fit(known.attempts, known.aborts, model=config.model), "at their pace"
+        return fit(known.attempts, known.aborts, model=model), "at their pace"
     except ConfigError as error:
         return None, f"the model is uncalibrated, and {error}; {remedy}"
 

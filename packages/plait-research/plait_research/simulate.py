@@ -17,16 +17,19 @@ from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from plait.apps.common.output import Output, opened
 from plait.core.errors import UsageError
+from plait.core.interfaces import PlanningContext
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
 
-from .simulation.engine_profile import EngineProfile, load_engine, profile_file
+from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
 from .simulation.latency import Host, LatencyModel, Throttle, WorkerFault
+from .simulation.recorded_sessions import MAX_GAP_S, read_sessions, simulate_sessions
 from .simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
 from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
 
 _DEFAULT = ("fifo", "critical-path")
+_TRACE_DEFAULT = ("affinity", "affinity+working-set")
 
 
 class SimulatedCluster(BaseModel):
@@ -54,6 +57,8 @@ class SimulatedLoad(BaseModel):
     burstiness: float = Field(1.0, gt=0, description="1 for a Poisson process, below 1 for bursts, above for even.")
     arrivals: Path | None = Field(None, description="File with arrival times in seconds.")
     within: float | None = Field(None, gt=0, description="Seconds for the count of runs that end in time.")
+    calls: int | None = Field(None, ge=1, description="Number of calls per recorded session (--trace).")
+    gap: float = Field(MAX_GAP_S, ge=0, description="Longest gap between recorded calls, in seconds (--trace).")
 
 
 @common_options
@@ -62,6 +67,10 @@ def simulate(
     task: Task = "plain",
     planner: Planner = None,
     plan: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan to simulate (planner `fixed`).")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Recorded sessions to play: Mooncake, GenAI spans or Claude Code's."),
+    ] = None,
     merge: Merge = None,
     n: Count = None,
     tokens: Tokens = None,
@@ -80,31 +89,26 @@ def simulate(
     common: Common,
 ) -> None:
     """Run a plan, or a workload of many runs, in virtual time, and compare policies: seconds, waiting, how busy the
-    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`."""
+    engines are. Example: `plait simulate "Why?" --planner sample:n=8 --load runs=1000,rate=20 --cluster engines=16`.
+
+    `--trace FILE` plays recorded agents: `plait simulate --trace FILE --load runs=16 --cluster cache=1200000`.
+    """
     config = common.load()
     engines, shape = read_fields("--cluster", cluster, SimulatedCluster), read_fields("--load", load, SimulatedLoad)
     given = Request.of({"text": text, "task": task, "planner": planner, "merge": merge, "n": n, "tokens": tokens})
-    brief = briefed(config, planned(given, plan))
-    times = _times(shape, brief.request.seed)
-    if engines.die is not None and engines.engines == 1:
-        raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
-    variants = list(policies or _DEFAULT)
-    if len(set(variants)) != len(variants):
-        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
-    known = _profile(engines.profile, config.model) if engines.decode_rate is None else None
-    options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
-    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines)}
-    options |= {"tools": brief.tools, "seed": brief.request.seed}
+    brief = briefed(config, planned(given if trace is None else given.updated({"text": trace.name}), plan))
+    variants = list(policies or (_DEFAULT if trace is None else _TRACE_DEFAULT))
+    _check(variants, engines, trace is not None and any((text, plan, planner, merge, n, tokens)))
+    model = named_model(config, brief.request.task.name)
+    known = _profile(engines.profile, model) if engines.decode_rate is None else None
     with opened(as_json) as output:
-        summaries: dict[str, dict[str, Any]] = {}
-        for variant in variants:
-            request = brief.request.model_copy(update={"policies": _together(variant)})
-            if times is None:
-                summaries[variant] = _summary(simulated(request, **options))
-            else:
-                limits = {"within": shape.within or math.inf, "max_waiting": config.max_waiting}
-                workload = simulate_workload(request, times, **limits, **options)
-                summaries[variant] = _of_workload(workload, shape.within)
+        play = _player(brief, trace, shape, known, engines, config.max_waiting, output)
+        reports = {name: play(brief.request.model_copy(update={"policies": _together(name)})) for name in variants}
+        one = isinstance(reports[variants[0]], SimReport)
+        summaries = {
+            name: _summary(report) if isinstance(report, SimReport) else _of_workload(report, shape.within)
+            for name, report in reports.items()
+        }
         if as_json:
             head = {
                 "engines": engines.engines,
@@ -114,11 +118,50 @@ def simulate(
             output.result({**head, "policies": summaries})
         else:
             output.people.print(_trust(known, engines.slots), markup=False)
-            (_show if times is None else _show_workload)(summaries, engines.engines, engines.slots, output)
+            (_show if one else _show_workload)(summaries, engines.engines, engines.slots, output)
     failed = next((summary["error"] for summary in summaries.values() if summary["error"] is not None), None)
     if failed is not None:
         output.progress.print(f"error: {failed}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _check(variants: Sequence[str], engines: SimulatedCluster, is_planned_trace: bool) -> None:
+    if is_planned_trace:
+        raise UsageError("--trace has the calls to simulate: leave text, plan, planner, merge, n and tokens out")
+    if engines.die is not None and engines.engines == 1:
+        raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
+    if len(set(variants)) != len(variants):
+        raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
+
+
+def _player(
+    brief: PlanningContext,
+    trace: Path | None,
+    load: SimulatedLoad,
+    known: EngineProfile | None,
+    engines: SimulatedCluster,
+    max_waiting: int | None,
+    output: Output,
+) -> Callable[[Request], SimReport | WorkloadReport]:
+    """Return a function that simulates a request once, as often as the load says, or with the sessions of a trace."""
+    sessions, notes = (
+        ([], []) if trace is None else read_sessions(trace, sessions=load.runs, calls=load.calls, max_gap=load.gap)
+    )
+    for note in notes:
+        output.progress.print(f"note: {note}", markup=False)
+    if trace is not None and (load.rate is not None or load.runs is not None):
+        load = load.model_copy(update={"runs": len(sessions)})
+    recorded = trace is not None and load.rate is None and load.arrivals is None
+    times = [session.at for session in sessions] if recorded else _times(load, brief.request.seed)
+    options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
+    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines), "seed": brief.request.seed}
+    if times is None:
+        return lambda request: simulated(request, tools=brief.tools, **options)
+    options |= {"within": load.within or math.inf, "max_waiting": max_waiting}
+    if trace is None:
+        return lambda request: simulate_workload(request, times, tools=brief.tools, **options)
+    del options["outcome"]
+    return lambda request: simulate_sessions(sessions, request, arrivals=times, **options)
 
 
 def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bool) -> dict[str, Any]:
@@ -202,7 +245,7 @@ def _summary(report: SimReport) -> dict[str, Any]:
 
 
 def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]:
-    spreads = {"latency": report.latency, "wait": report.wait}
+    spreads = {"latency": report.latency, "wait": report.wait, "turn": report.turn}
     return {
         "runs": report.runs,
         "done": report.done,
@@ -227,6 +270,7 @@ def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]
         "steps": report.steps,
         "attempts": report.attempts,
         "events": report.events,
+        "prompt_tokens": report.usage.prompt,
         "prompt_computed": report.prompt_computed,
         "prompt_unique": report.prompt_unique,
         "error": None if report.failure is None else f"{report.failure.message} ({report.failure.kind})",
@@ -265,6 +309,10 @@ def _show_workload(summaries: dict[str, dict[str, Any]], engines: int, slots: in
         columns["in time"] = lambda row: str(row["in_time"])
     if any(summary["runs"] != summary["done"] for summary in summaries.values()):
         columns["not done"] = lambda row: str(row["runs"] - row["done"])
+    if some["prompt_unique"]:
+        columns["call p99"] = lambda row: f"{row['turn_p99_seconds']:.3f}"
+        columns["cache hits"] = lambda row: f"{1 - row['prompt_computed'] / max(1, row['prompt_tokens']):.1%}"
+        columns["prompts read ÷ unique"] = lambda row: f"{row['prompt_computed'] / row['prompt_unique']:.2f}"
     _print_table(summaries, columns, output)
     output.people.print("p50, p90, p99: seconds from arrival to end; busy: share of all slots; cancelled: tokens")
 

@@ -29,7 +29,7 @@ from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 
-from .simulation.engine_profile import EngineProfile, load_engine, profile_file
+from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
 from .simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
 
 # Which of many configurations serves a workload best, found in virtual time by successive halving.
@@ -226,11 +226,12 @@ def tune(
     goal, confirm = rules.goal, rules.confirm
     if goal == "in-time" and work.within is None:
         raise UsageError("--search goal=in-time needs to know the time: give --load within=SECONDS")
-    path = shape.profile or profile_file(config.model)
+    model = named_model(config, Plugin.of(task).name)
+    path = shape.profile or profile_file(model)
     if shape.profile is None and not path.exists():
         raise UsageError(
-            f"the simulator is uncalibrated for {Path(config.model).name} on this machine, so what it would choose "
-            "means nothing: run `plait simulate calibrate --probe`, or give --cluster profile=FILE"
+            f"the simulator is uncalibrated for {Path(model).name} on this machine, so what it "
+            "would choose means nothing: run `plait simulate calibrate --probe`, or give --cluster profile=FILE"
         )
     known = load_engine(path)
     candidates = grid(shape.engines, shape.slots, policies or ["affinity", "least-loaded"], widths or [None])

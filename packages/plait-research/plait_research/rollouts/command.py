@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,18 +18,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from plait.apps.common.dataset import read_questions
 from plait.apps.common.fields import list_names, read_fields
+from plait.apps.common.files import write_private
 from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.apps.common.progress import counting
 from plait.apps.common.session import choose_model, opened_session
+from plait.apps.trace.mooncake import mooncake
+from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError, UsageError
 from plait.core.messages import pluralise
 from plait.core.request import Request
 from plait.runtime.client.config import Config
 from plait.runtime.client.worker_factory import workers as build_workers
-from plait.runtime.journal.directory import entries
+from plait.runtime.journal.directory import RunEntry, entries
 from plait.runtime.plugins.loader import Plugins
 
 from ..samples.recordings import samples_of, wanted_answers, write_samples
@@ -155,11 +160,11 @@ def export_runs(
     out: Annotated[Path, typer.Option(metavar="OUT.jsonl", help="Output file.")],
     place: Place = None,
     form: Annotated[
-        Literal["tokens", "text", "samples"],
+        Literal["tokens", "text", "samples", "mooncake"],
         typer.Option(
             "--format",
             help="tokens: records like those of `plait learn rollouts`; text: prompts and completions; samples: the "
-            "branches of each vote, as of `plait learn import`.",
+            "branches of each vote, as of `plait learn import`; mooncake: model calls for `plait simulate --trace`.",
         ),
     ] = "tokens",
     select_by: Annotated[
@@ -175,10 +180,11 @@ def export_runs(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write runs that went well as data for supervised training. Journals of every version are read."""
+    """Write runs that went well as data for supervised training, or the load of all runs for a simulation. Journals of
+    every version are read."""
     chosen = read_fields("--select", select_by, RunSelection)
-    if form == "samples" and select_by:
-        raise UsageError("--select chooses what to train on, and samples are all: leave it out")
+    if form in ("samples", "mooncake") and select_by:
+        raise UsageError(f"--select chooses what to train on, and {form} has all runs: leave it out")
     if not texts and form != "text":
         raise UsageError("--no-texts goes with --format text: token ids are the text itself")
     left = ExclusionCounts()
@@ -189,7 +195,11 @@ def export_runs(
         runs = export(wanted, Plugins(), left, unanswered=form == "samples")
         if form == "tokens" and out.exists():
             raise UsageError(f"{out} is there already: name another file, or delete it")
-        if form == "samples":  # all of them: a sample that is wrong is one too
+        if form == "mooncake":
+            calls = _recorded_calls(wanted, left)
+            write_private(out, "".join(f"{json.dumps(row)}\n" for row in calls).encode())
+            rows, count = len(calls), len(wanted) - sum(left.why.values())
+        elif form == "samples":  # all of them: a sample that is wrong is one too
             rows = write_samples(samples_of(runs, {} if answers is None else wanted_answers(answers)), out)
             count = len(wanted) - sum(left.why.values())
         else:
@@ -208,6 +218,26 @@ def export_runs(
         }
         line = f"{out}: {rows} rows of {pluralise(count, 'run')} out of {len(wanted)}"
         output.report(summary, line, *(f"  left out: {number} ({why})" for why, number in sorted(left.why.items())))
+
+
+def _recorded_calls(runs: Sequence[RunEntry], left: ExclusionCounts) -> list[dict[str, Any]]:
+    """Return the model calls of runs by time, as rows of an agentic Mooncake trace."""
+    numbers: dict[bytes, int] = {}
+    rows: list[dict[str, Any]] = []
+    for entry in runs:
+        try:
+            trace = read_trace(entry.path, Plugins(), entry.run)
+        except ConfigError:
+            left.add("unreadable")
+            continue
+        calls = mooncake(trace, ids=numbers)
+        if not calls:
+            left.add("no model call")
+        rows += [{**call, "timestamp": call["timestamp"] + 1000.0 * trace.wall(0.0)} for call in calls]
+    began = min((row["timestamp"] for row in rows), default=0.0)
+    return sorted(
+        ({**row, "timestamp": round(row["timestamp"] - began, 3)} for row in rows), key=itemgetter("timestamp")
+    )
 
 
 async def _run(

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel, ConfigDict, Field
 from rich.table import Table as Shown
 
+from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Json
 from plait.apps.common.output import Output, opened
@@ -30,29 +32,34 @@ from .ranking import Ranking
 Tasks = dict[str, list[RouteRow]]
 
 
+class RouteRules(BaseModel):
+    """How planners are compared: the fields of `--select`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    max_loss: float = Field(0.01, ge=0, le=1, description="Share of right answers that may be lost to save tokens.")
+    min_runs: int = Field(100, ge=2, description="Minimum number of runs of a planner.")
+    price: float | None = Field(None, ge=0, description="Price of a token (a right answer: 1); fitted by default.")
+
+
 def route(
     place: Place = None,
     out: Annotated[
         Path | None, typer.Option(metavar="OUT.json", help="Output file, for route-features:path=OUT.json.")
     ] = None,
-    lose: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of right answers that may be lost to save tokens.")
-    ] = 0.01,
-    least: Annotated[int, typer.Option(min=2, help="Minimum number of runs of a planner.")] = 100,
-    price: Annotated[
-        float | None, typer.Option(min=0.0, help="Price of a token (a right answer: 1); fitted by default.")
-    ] = None,
+    select: Annotated[
+        str, typer.Option(metavar="NAME=VALUE,…", help=f"How planners are compared: {list_names(RouteRules)}.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Fit, for each task, which planner a request is worth, to the runs in journals."""
-    left: dict[str, int] = defaultdict(int)
+    rules, left = read_fields("--select", select, RouteRules), defaultdict[str, int](int)
     tasks, checked = rows_of(entries(place_of(place), []), Plugins(), left)
     routes: dict[str, Ranking] = {}
     reports: dict[str, RouteReport | None] = {}
     for task, rows in sorted(tasks.items()):
-        made = fit(rows, checked[task], lose=lose, least=least, price=price)
+        made = fit(rows, checked[task], lose=rules.max_loss, least=rules.min_runs, price=rules.price)
         if made is None:
-            left[f"of a task without two planners that have {least} runs ({task})"] += len(rows)
+            left[f"of a task without two planners that have {rules.min_runs} runs ({task})"] += len(rows)
             continue
         routes[task], reports[task] = made, report(rows, made, checked[task])
     if out is not None:

@@ -17,6 +17,8 @@ from plait.core.ops import ModelCall
 from plait.core.plan import template
 from plait.core.result import Failure, Result, Usage
 from plait.core.values import Frozen
+from plait.runtime.client.config import Config
+from plait.runtime.client.worker_factory import fit_model
 
 from .latency import Host, LatencyModel, Outcome
 
@@ -93,6 +95,12 @@ class EngineProfile(Frozen):
             return Result(value="", usage=Usage(completion=max(1, tokens)), finish=finish)
 
         return drawn
+
+
+def named_model(config: Config, task: str) -> str:
+    """Return the model that a configuration runs a task on; `default` if none is named or fetched."""
+    config = config if task == "countdown" else fit_model(config)
+    return config.model if "model" in config.model_fields_set or task == "countdown" else "default"
 
 
 def machine() -> str:

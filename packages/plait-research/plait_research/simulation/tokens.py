@@ -80,16 +80,18 @@ class SimTokens:
         if cache is not None:
             cache.clear()
 
-    def _ids(self, parts: Iterable[object]) -> Iterable[int]:
+    def _ids(self, parts: Iterable[object]) -> list[int]:
+        ids: list[int] = []
         for part in parts:
             if isinstance(part, Tokens):
                 within = getattr(part, "within", None)
-                yield from part.ids if within is None else part.ids[: -(-len(within) // CHARACTERS_A_TOKEN)]
+                ids += part.ids if within is None else part.ids[: -(-len(within) // CHARACTERS_A_TOKEN)]
             elif isinstance(part, Text):
                 for start in range(0, len(part.text), CHARACTERS_A_TOKEN):
                     piece = part.text[start : start + CHARACTERS_A_TOKEN]
-                    ids = self._pieces.get(piece)
-                    yield ids if ids is not None else self._pieces.setdefault(piece, self._fresh(1)[0])
+                    known = self._pieces.get(piece)
+                    ids.append(known if known is not None else self._pieces.setdefault(piece, self._fresh(1)[0]))
+        return ids
 
     def _fresh(self, count: int) -> tuple[int, ...]:
         self._last += count

@@ -68,6 +68,8 @@ class WorkloadReport(Frozen):
     """Time from the first arrival to the last end."""
     latency: Spread
     """Time of a run from its arrival to its end."""
+    turn: Spread = Spread()
+    """Time of a model call from when it was ready to its end."""
     wait: Spread
     """Time that an attempt waited for a slot or a budget."""
     throughput: float
@@ -75,7 +77,7 @@ class WorkloadReport(Frozen):
     tokens_per_second: float
     """Generated tokens per second, including cancelled attempts."""
     utilisation: float
-    """Busy share of the time of all slots."""
+    """Busy share of the time of all slots of engines; of all workers without an engine."""
     busiest: float
     """Utilisation of the busiest engine."""
     idlest: float
@@ -164,6 +166,7 @@ class _Workload(Cluster):
         self._came: dict[str, float] = {}
         self._latencies: list[float] = []
         self._waits: list[float] = []
+        self._turns: list[float] = []
         self._held = dict.fromkeys(self.batches, 0.0)
         self._statuses: Counter[str] = Counter()
         self._usage = Usage()
@@ -188,6 +191,8 @@ class _Workload(Cluster):
     def attempt_over(self, running: RunningJob, end_in: str, tokens: int, usage: Usage) -> None:
         self._held[running.host.name] += self.now - running.start
         self._waits.append(running.start - running.ready)
+        if running.job.op.kind == "think":
+            self._turns.append(self.now - running.ready)
 
     def run_over(self, finish: Finish, run: Run | None) -> None:
         self._follow(int(finish.run.rpartition("-")[2]))
@@ -233,11 +238,11 @@ class _Workload(Cluster):
 
     def _report(self) -> WorkloadReport:
         seconds = self.now - self._arrivals[0]
-        shares = {
-            name: held / (seconds * self.batches[name].host.slots) if seconds else 0.0
-            for name, held in self._held.items()
-        }
-        room = seconds * sum(batch.host.slots for batch in self.batches.values())
+        hosts = [batch.host for batch in self.batches.values()]
+        hosts = [host for host in hosts if "think" in host.serves] or hosts
+        room = {host.name: seconds * host.slots for host in hosts}
+        shares = [self._held[name] / slots if slots else 0.0 for name, slots in room.items()]
+        everything = fsum(room.values())
         done = self._statuses["done"]
         return WorkloadReport(
             runs=len(self._arrivals),
@@ -249,12 +254,13 @@ class _Workload(Cluster):
             in_time=self._in_time,
             makespan=seconds,
             latency=Spread.of(self._latencies),
+            turn=Spread.of(self._turns),
             wait=Spread.of(self._waits),
             throughput=done / seconds if seconds else 0.0,
             tokens_per_second=self._usage.completion / seconds if seconds else 0.0,
-            utilisation=fsum(self._held.values()) / room if room else 0.0,
-            busiest=max(shares.values()),
-            idlest=min(shares.values()),
+            utilisation=fsum(self._held[name] for name in room) / everything if everything else 0.0,
+            busiest=max(shares),
+            idlest=min(shares),
             usage=self._usage,
             prompt_computed=self.tokens.computed,
             prompt_unique=self.tokens.unique,

@@ -226,6 +226,21 @@ def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, jour
     assert "Question" not in out.read_text()
 
 
+def test_exported_runs_are_a_trace_that_the_simulator_plays(plait: Any, tmp_path: Path, journals: Path) -> None:
+    out = tmp_path / "runs.jsonl"
+    done = plait("runs", "export", "--from", journals, "--out", out, "--format", "mooncake", "--json")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert (done.code, done.json["rows"], done.json["kept"]) == (0, len(rows), len({row["session_id"] for row in rows}))
+    played = plait("simulate", "--trace", out, "--cluster", "cache=10000", "--policy", "fifo", "--json")
+    figures = played.json["policies"]["fifo"]
+    assert (figures["done"], figures["attempts"]) == (done.json["kept"], len(rows))
+    assert figures["prompt_tokens"] == sum(row["input_length"] for row in rows)
+    refused = plait(
+        "runs", "export", "--from", journals, "--out", out, "--format", "mooncake", "--select", "verified=true"
+    )
+    assert refused.code == 2 and "mooncake has all runs" in refused.err
+
+
 def threaded(group: str, rewards: Sequence[float], sequences: Sequence[int]) -> list[list[Record]]:
     """A group of rollouts with so many sequences each."""
     return [

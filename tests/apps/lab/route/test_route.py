@@ -90,7 +90,7 @@ def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp
             words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", planner, "--script", script)
             plait(*words, "--seed", seed, "--journal", journal, "--json")
     plait("run", "Why?", "--script", script, "--journal", journal, "--json")
-    done = plait("learn", "route", "--from", journal, "--least", "2", "--out", out, "--json")
+    done = plait("learn", "route", "--from", journal, "--select", "min_runs=2", "--out", out, "--json")
     assert done.code == 0, done.err
     found = done.json["routes"]["countdown"]["tiers"]
     assert [(each["planner"]["options"].get("style"), each["runs"]) for each in found] == [("direct", 2), (None, 2)]
@@ -99,7 +99,7 @@ def test_the_command_reads_journals_and_auto_uses_what_it_writes(plait: Any, tmp
     by = f"route-features:path={out}"
     words = ("run", "3 5 7 11 -> 24", "--task", "countdown", "--planner", by, "--script", script)
     assert plait(*words, "--json").json["verified"] is True
-    shown = plait("learn", "route", "--from", journal, "--least", "2")
+    shown = plait("learn", "route", "--from", journal, "--select", "min_runs=2")
     assert "of the oracle's saving" in shown.out and "1 run left out: that cannot be graded" in shown.out
     none = plait("learn", "route", "--from", journal)
     assert none.code == 0 and "no route" in none.out
