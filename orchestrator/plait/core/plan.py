@@ -26,7 +26,7 @@ from .errors import PlanError
 from .messages import did_you_mean
 from .notebook_html import escape_text, table
 from .ops import Join, ModelCall, Op, Ref, ToolCall
-from .tools.tool_search import MORE_TOOLS
+from .tools.schemas import MORE_TOOLS
 from .values import Frozen, StepName, complaints, json_references
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
 from .attempt_lifecycle import Slots
 from .budgets import FlowWaits, enter, open_account
 from .prefix_groups import enroll
-from .records import Account, Node, Records, Run, RunPolicies, Scope
+from .records import Account, Node, QueuePlace, Records, Run, RunPolicies, Scope
 from .run_statistics import lane_of
 from .steps import Steps
 
@@ -145,7 +145,7 @@ def insert(
             raise PlanError(f"{prefix}{name}: this name is already taken in its scope")
         merger = merge(op.merge) if isinstance(op, Join) else None
         priority = step.priority + run.request.priority
-        nodes[name] = Node(prefix + name, run, step, scope, group, merger, priority, lane_of(op))
+        nodes[name] = Node(prefix + name, run, step, scope, group, merger, QueuePlace(priority, lane_of(op)))
     output = _output(plan, scope, nodes)
     ordered = True
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}

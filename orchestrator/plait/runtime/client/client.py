@@ -46,7 +46,7 @@ from ..journal.sessions import JournalSink, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.entry_points import demand_hook
 from ..plugins.loader import Plugins
-from ..plugins.trust import trust
+from ..plugins.spec import trust
 from .answer import Answer, Lessons, Mode, RunEvent
 from .config import Config
 from .flow import LiveFlow, ProgramFlow

@@ -26,7 +26,7 @@ from ..driver.typed_answers import check_schema
 from ..plugins.entry_points import demand_hook
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
-from ..plugins.trust import is_untrusted, named, trust
+from ..plugins.spec import is_untrusted, named, trust
 from .config import Config
 from .pricing import demand
 

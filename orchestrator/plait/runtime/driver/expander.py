@@ -21,8 +21,8 @@ from ...core.result import as_failure, cancelled_failure, frames_of
 from ...core.rights import Rights
 from ...core.sampling import ANSWER_FIELDS, resolve, set_fields
 from ...core.states import State
+from ...core.tools.schemas import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
-from ...core.tools.tool_search import MORE_TOOLS
 from ...core.values import json_value
 from ...core.view import StepView
 from ...machine import Machine

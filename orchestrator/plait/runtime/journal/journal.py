@@ -25,9 +25,8 @@ from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Dispatch, Event, Finish, ForeignEvent, Succeeded
-from .event_json import as_json, event_json
 from .location import Database, Location, located
-from .recorded_actions import Refusals, dump, of_run, run_in
+from .recorded_actions import Refusals, as_json, dump, event_json, of_run, run_in
 from .sqlite import LONG, SqliteFile, packed, unpacked
 from .tables import (
     HEAD,

@@ -1,7 +1,7 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
-A name means, in this order: a file or package of plait in one of the folders of its kind (`trie-order` is
-`plait/policies/schedule/trie_order.py`; planners' folders group them for readers and are not in the name) or a class
+A name means, in this order: a file or package of plait in one of the folders of its kind (`working-set` is
+`plait/policies/schedule/working_set.py`; planners' folders group them for readers and are not in the name) or a class
 that the folder's `SHARED` lists, an entry point of an installed distribution (`entry_points.py`), or with a colon a
 class anywhere (`their_pkg.mod:Class`).
 """
@@ -31,7 +31,7 @@ from ...core.messages import did_you_mean, explain, first_line, first_of_each, j
 from ...core.ops import HANDED_OVER, Plugin
 from ...core.search import Scorer, Search
 from ...core.task import Environment, Task
-from ...core.tools.docstring import first_sentence
+from ...core.tools.tool import first_sentence
 from .entry_points import InstalledPlugin, installed
 from .inline import Kind, bind, handed_over, made_of, verified
 

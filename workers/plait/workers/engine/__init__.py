@@ -26,8 +26,7 @@ from .._shared import resources
 from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.kv_events import KvEvents
 from .._shared.options import takes
-from .._shared.prompt import PromptIds, is_long, prompt_key
-from .._shared.thoughts import rendered
+from .._shared.prompt import PromptIds, is_long, prompt_key, rendered
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled

@@ -28,10 +28,9 @@ from plait.core.tools.tool import Tool, ToolSpec, tool
 
 from .._shared.batch_streams import CallbackWorker
 from .daemon_threads import ThreadPool
-from .json_values import NotJson, to_json
 from .mcp import McpServer
 from .retrieve import searcher
-from .tool_loader import AnyTool, load_tools
+from .tool_loader import AnyTool, NotJson, load_tools, to_json
 
 __all__ = ["Tools", "load_tools"]
 

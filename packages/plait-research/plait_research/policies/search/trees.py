@@ -1,20 +1,128 @@
-"""Search `stride`: children in proportion to e^(score/reward_temperature), without waiting for a complete depth."""
+"""Searches that grow many paths: `dvts`, several greedy searches in parallel; `lats`, Monte Carlo tree search with
+written reflections on failures; `stride`, children in proportion to e^(score/reward_temperature), without waiting for a
+complete depth.
+"""
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from pydantic import Field
 
+from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.declarations import Fidelity
+from plait.core.flow import Context
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
+from plait.core.step_handles import StepFailed
 from plait.core.vocabulary import Count
+from plait.policies.search.mcts import Mcts, Visits
 
-__all__ = ["Stride", "Strides"]
+__all__ = ["Dvts", "Lats", "Stride", "Strides"]
+
+
+class Dvts(Search):
+    """Diverse verifier tree search of HF search-and-learn: `subtrees` greedy searches in parallel. The best of the
+    `branch` children of a subtree's node continues. Subtrees do not wait for one another.
+    """
+
+    fidelity = Fidelity(
+        "variant", "no lookahead, a subtree continues beside its answers, its rounds are theirs", oracles=("sal-dvts",)
+    )
+
+    subtrees: Count = Field(default=4, ge=1, le=1_000, description="Independent searches.")
+    branch: Count = Field(default=4, ge=1, le=1_000, description="Children of a node; the best of them is kept.")
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the subtrees of one run."""
+        return _Subtrees(tree, self)
+
+
+class _Subtrees(Frontier):
+    def __init__(self, tree: SearchTree, options: Dvts) -> None:
+        super().__init__(tree)
+        self._branch = options.branch
+        self._ready: deque[SearchNode] = deque([tree.root] * (options.subtrees * options.branch))
+        self._came: dict[int, list[SearchNode]] = {}
+
+    def take(self) -> SearchNode | None:
+        while self._ready:
+            node = self._ready.popleft()
+            if node.outcome == "open":
+                if node not in self._ready:
+                    node.outcome = "expanded"
+                return node
+        return None
+
+    def ended(self, node: SearchNode) -> None:
+        subtree = (node.path()[1].index - 1) // self._branch
+        came = self._came.setdefault(subtree, [])
+        came.append(node)
+        if len(came) < self._branch:
+            return
+        del self._came[subtree]
+        going = sorted((node for node in came if node.outcome == "open"), key=self._worth)
+        for beaten in going[1:]:
+            beaten.outcome = "pruned"
+        self._ready.extend(going[:1] * self._branch)
+
+    def _worth(self, node: SearchNode) -> tuple[float, str, str]:
+        return (-self.tree.prior(node), node.key, node.name)
+
+
+_REFLECT = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
+
+
+class Lats(WithCallConfigs, Mcts):
+    """`mcts` with reflections (arXiv 2310.04406): if an answer scores below `fail`, the model writes two or three
+    sentences on what to change. The prompts of later steps show them after the shared prefix.
+
+    Differs: the scorer alone finds failures; the authors' code uses the grader. Nodes are kept, and run in parallel.
+    """
+
+    fidelity = Fidelity("variant", "the scorer describes the failure, not the grader, in parallel", paper="2310.04406")
+
+    fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
+    reflections: Count = Field(default=3, ge=0, description="Most reflections, all different.")
+    summary: Annotated[CallConfig, Uses()] = Field(
+        default=CallConfig(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
+    )
+
+    def frontier(self, tree: SearchTree) -> Frontier:
+        """Return the statistics and reflections of one run."""
+        return _Reflecting(tree, self)
+
+
+class _Reflecting(Visits):
+    def __init__(self, tree: SearchTree, options: Lats) -> None:
+        super().__init__(tree, options)
+        self._lats = options
+        self._said: dict[str, None] = {}
+        self._asked = 0
+
+    async def learn(self, ctx: Context, question: str, node: SearchNode) -> None:
+        failed = node.outcome == "answer" and node.score is not None and node.score < self._lats.fail
+        if not failed or self._asked >= self._lats.reflections:
+            return
+        self._asked += 1
+        asked = self._lats.summary
+        pieces = [question, "\n", node.text, asked.text(_REFLECT)]
+        try:
+            reflection = await ctx.think(pieces, asked, name=f"{node.name}-reflection", label="reflection")
+        except StepFailed:
+            return
+        if reflection.text.strip():
+            self._said[reflection.text.strip()] = None
+
+    def say(self, node: SearchNode) -> str:
+        if not self._said:
+            return ""
+        return "\nLearned from earlier attempts:\n" + "".join(f"- {reflection}\n" for reflection in self._said)
+
 
 _LEAST = -600.0
 """Maximum logarithm of a weight, so that sums and quotients of weights are finite and not 0."""

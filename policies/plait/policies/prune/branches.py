@@ -1,8 +1,10 @@
-"""Policy `redundant`: stop a branch that begins like another one, which then votes for both."""
+"""Policies that stop branches: `consensus` if a join's verdict can no longer change (`Merge.decided`), `redundant` if
+one begins like another, which then votes for both, `successive-halving` by confidence at several lengths."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, cast
 
@@ -11,7 +13,7 @@ from pydantic import Field, field_validator
 from plait.core.addresses import resolve
 from plait.core.declarations import CodeAddress, Fidelity
 from plait.core.errors import PluginError
-from plait.core.events import Event, Progressed, Succeeded
+from plait.core.events import Event, Failed, Progressed, Succeeded
 from plait.core.interfaces import Policy, Stop
 from plait.core.ops import ModelCall
 from plait.core.states import State
@@ -19,9 +21,36 @@ from plait.core.task import Task
 from plait.core.view import StepView, View
 
 from .._similarity import cosine, counts_cosine, grams, jaccard
-from .._stopping import tolerant_votes
+from .._stopping import is_only_for, tolerant_joins, tolerant_votes
 
-__all__ = ["Redundant"]
+__all__ = ["Consensus", "Redundant", "SuccessiveHalving"]
+
+
+class Consensus(Policy):
+    """Cancel the branches that cannot change a decided vote.
+
+    It affects only joins with `on_failure="best-effort"`: a stopped branch could fail any other join. It never stops a
+    branch that another step reads too.
+    """
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        """Return the unfinished branches of every decided join that reads the event's step."""
+        if not isinstance(event, Succeeded | Failed) or view.subject is None:
+            return ()
+        stops: dict[str, Stop] = {}
+        for join in tolerant_joins(view.subject):
+            if not join.outstanding or not join.decided():
+                continue
+            branches = join.branches()
+            out = [branch for branch in branches if not branch.state.ended]
+            done = sum(branch.done for branch in branches)
+            counts = f"{done} of {len(branches)} branches done, {len(out)} out cannot change it"
+            reason = f"{join.plan.name} is decided: {counts}"
+            for branch in out:
+                if is_only_for(join, branch, view):
+                    stops.setdefault(branch.step, Stop(branch.step, reason))
+        return tuple(stops.values())
+
 
 Beginning = Sequence[str]
 """The first steps of a branch, in the task's canonical form."""
@@ -154,3 +183,56 @@ def _embed(path: str, text: str) -> tuple[float, ...]:
 def _load_embedding(path: str) -> Callable[[str], Sequence[float]]:
     """Return the function that `pkg.mod:fn` names. Raises `PluginError`."""
     return cast("Callable[[str], Sequence[float]]", resolve(path, "judge"))
+
+
+class SuccessiveHalving(Policy):
+    """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943) with tokens as the resource.
+
+    Rung k is at `first` * `factor`^k tokens, and is reached when all running branches of a vote are that long. Of n
+    branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `stay`; finished
+    branches stay and count. Branches that have not started take part from the next rung on. The join's order breaks
+    ties. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
+    """
+
+    fidelity = Fidelity("exact", paper="1502.07943")
+
+    first: int = Field(default=64, ge=1, description="Tokens at the first rung.")
+    factor: float = Field(default=2.0, gt=1.0, description="How much longer each rung is, and how many fewer stay.")
+    stay: int = Field(default=1, ge=1, description="Branches that always stay.")
+
+    def review(self, event: Event, view: View) -> Sequence[Stop]:
+        """Return the branches to stop if the slowest running branch has just reached a rung."""
+        subject = view.subject
+        if not isinstance(event, Progressed) or event.tokens == 0 or subject is None:
+            return ()
+        before, now = subject.tokens - event.tokens, subject.tokens
+        rung = self._rung(now)
+        if rung < 0 or self._rung(before) == rung:
+            return ()
+        stops: dict[str, Stop] = {}
+        for join in tolerant_votes(subject):
+            for stop in self._stop_at(rung, join):
+                stops.setdefault(stop.step, stop)
+        return tuple(stops.values())
+
+    def _rung(self, tokens: int) -> int:
+        """Return the last rung that a length has reached, or -1."""
+        rung = -1
+        while tokens >= self.first * self.factor ** (rung + 1):
+            rung += 1
+        return rung
+
+    def _stop_at(self, rung: int, join: StepView) -> list[Stop]:
+        branches = join.needs
+        running = [step for step in branches if step.state is State.RUNNING]
+        # The slowest branch decides when a rung is reached, so that all branches are judged at the same length.
+        if any(self._rung(step.tokens) < rung for step in running):
+            return []
+        done = sum(step.state is State.DONE for step in branches)
+        # Finished branches stay and count towards `keep`.
+        keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.stay) - done
+        order = {step.id: at for at, step in enumerate(branches)}
+        ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))
+        why = f"{join.plan.name}: not among the {max(keep, 0)} surest of {len(running)} at {running[0].tokens} tokens"
+        out = [step for step in ranked[max(keep, 0) :] if all(reader == join for reader in step.consumers)]
+        return [Stop(step.id, why) for step in out]
