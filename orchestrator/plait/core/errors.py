@@ -50,8 +50,8 @@ class PlaitError(Exception):
     """Base of all errors raised by this package."""
 
     code: ClassVar[str] = "error"
-    """Error code for programs, listed in docs/errors.md: the class's name in kebab case. A class that is renamed sets its
-    old code, because a code stays the same when a class or a message changes."""
+    """Error code for programs, listed in docs/errors.md: the class's name in kebab case. A class that is renamed sets
+    its old code, because a code stays the same when a class or a message changes."""
 
     retryable = False
 
@@ -119,8 +119,6 @@ class Rejected(EngineError):
 
 class ContextOverflow(Rejected):
     """A prompt that is longer than the model's context."""
-
-    code = "context-overflow"
 
 
 class CutInThoughts(EngineError):
