@@ -319,7 +319,7 @@ class Run:
     id: str
     request: Request
     task: Task
-    share: Share = field(default_factory=lambda: Share("", 0))
+    share: Share = field(init=False)
     """The share that its attempts are charged to."""
     policies: RunPolicies = field(default_factory=RunPolicies)
     root: Scope | None = None

@@ -16,7 +16,7 @@ from ..core.causes import Cause
 from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import ModelCall, Op
 from ..core.plan import Step, template
-from ..core.result import NO_SOURCES, Failure, Price, Result, Sources, Usage
+from ..core.result import NO_SOURCES, NO_USAGE, Failure, Price, Result, Sources, Usage
 from ..core.value_sizes import ValueSize
 from ..core.view import AttemptEnd
 
@@ -238,18 +238,19 @@ class Meter:
 
     def usage(self) -> Usage:
         """Return the sum."""
-        return Usage(
-            prompt=self.prompt,
-            cached=self.cached,
-            completion=self.completion,
-            cancelled=max(0, self.cancelled),
-            cost=self.cost,
-            reused=self.reused,
-            thoughts=self.thoughts,
-            uncounted=self.uncounted,
-            uncounted_prompt=self.uncounted_prompt,
-            sources=self.sources,
-        )
+        sums: dict[str, object] = {
+            "prompt": self.prompt,
+            "cached": self.cached,
+            "completion": self.completion,
+            "thoughts": self.thoughts,
+            "cancelled": max(0, self.cancelled),
+            "cost": self.cost,
+            "reused": self.reused,
+            "uncounted": self.uncounted,
+            "uncounted_prompt": self.uncounted_prompt,
+            "sources": self.sources,
+        }
+        return NO_USAGE.model_copy(update=sums)
 
 
 _KEEP = 0.98

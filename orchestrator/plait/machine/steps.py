@@ -62,8 +62,10 @@ class Steps:
 
     def ready(self, node: Node) -> None:
         """Rank a step whose needs are met, and queue it for a slot."""
-        # A step without needs inserts no values, so it has nothing to charge.
-        if node.deps and (heavy := charge_references(node)) is not None:
+        # A step without needs inserts no values, so it has nothing to charge, nor has a call without arguments.
+        op = node.step.op
+        reads = node.run.put or op.kind != "call" or op.args
+        if node.deps and reads and (heavy := charge_references(node)) is not None:
             self.fail(node, heavy)
             return
         before = node.path_tokens.before

@@ -79,6 +79,9 @@ class Report(Frozen):
         return {"model": model, "tools": tools, "queue": queue, "other": rest}
 
 
+_NO_REPORT = Report.model_construct(set())
+
+
 class Answer(Frozen):
     """The outcome of a run. A failed run also gives an answer; only `unwrap` raises."""
 
@@ -112,7 +115,7 @@ class Answer(Frozen):
     """The output's tokens with their log-probabilities, if `top_logprobs` asked for them and one call wrote it."""
     anew: tuple[str, ...] = ()
     """Why parts of a conversation were rendered again instead of continued token for token."""
-    report: Report = Field(default_factory=Report)
+    report: Report = _NO_REPORT
     plan: Plan | None = None
     """The planner's first plan. Expansions of steps are in `trace`."""
 
@@ -386,13 +389,14 @@ Mode = Literal["step", "text", "ask", "answer"]
 def report(run: RunRecord) -> Report:
     """Return the report of a run, as far as it has come."""
     steps, finish, output = run.steps, run.finish, run.output
-    return Report(
-        usage=Usage() if finish is None else finish.usage,
-        critical_path_tokens=0 if finish is None else finish.critical_path_tokens,
-        seconds=run.seconds,
-        waited_for=() if output is None else _waited_for(steps, output),
-        steps=steps,
-    )
+    fields = {
+        "usage": NO_USAGE if finish is None else finish.usage,
+        "critical_path_tokens": 0 if finish is None else finish.critical_path_tokens,
+        "seconds": run.seconds,
+        "waited_for": () if output is None else _waited_for(steps, output),
+        "steps": steps,
+    }
+    return _NO_REPORT.model_copy(update=fields)
 
 
 def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathSegment, ...]:

@@ -133,15 +133,17 @@ class Briefs:
         self._shared: dict[object, SharedRequest] = {}
         """By the arguments beside the text."""
 
-    def build(self, given: object, fields: Mapping[str, Any]) -> tuple[Request, Live]:
-        """Build a request as `build_request` does. A text with known arguments is not read and checked again."""
+    def build(self, given: object, fields: Mapping[str, Any], *, as_given: bool = False) -> tuple[Request, Live]:
+        """Build a request as `build_request` does. A text with known arguments is not read and checked again, and has
+        the settings filled in already unless `as_given`."""
         kinds = tuple(map(type, fields.values()))
         if type(given) is not str or not _SCALARS.issuperset(kinds):
             return build_request(given, fields, self._plugins.hand_over)
         key = (is_untrusted(), kinds, *fields.items())  # kinds: 1 is equal to 1.0 and to True
         shared = self._shared.get(key)
         if shared is not None:
-            return shared.request.model_copy(update={"text": writable(given)}), Live(held=fields, shared=shared)
+            known = shared.request if as_given or shared.complete is None else shared.complete
+            return known.model_copy(update={"text": writable(given)}), Live(held=fields, shared=shared)
         request, live = build_request(given, fields, self._plugins.hand_over)
         if self._can_be_shared(request, fields):
             if len(self._shared) >= _MOST_SHARED:
@@ -160,9 +162,7 @@ class Briefs:
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> PlanningContext:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
         shared = None if planned else live.shared
-        if shared is not None and shared.complete is not None:
-            request = shared.complete.model_copy(update={"text": request.text})
-        else:
+        if shared is None or shared.complete is None or request.planner is not shared.complete.planner:
             request = self._complete_and_check(request, live, planned)
             if shared is not None:
                 shared.complete, shared.planner = request, self._plugins.planner(request.planner)
@@ -216,7 +216,7 @@ class Briefs:
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self._plugins.merge(step.op.merge)
-        if needing := self._that_need_streams(brief.request.policies):
+        if brief.request.policies and (needing := self._that_need_streams(brief.request.policies)):
             self._check_streams(plan, needing)
 
     def _affordable(self, plan: Plan, request: Request) -> None:

@@ -315,7 +315,10 @@ def revised(plan: Plan, brief: PlanningContext) -> Plan:
     exceeds the rights of the run."""
     if brief.request.rights.__dict__ != _ALL.__dict__:
         brief.request.rights.hold(plan)
-    return with_approval(marked(with_defaults(plan, brief.request), brief.tools), brief)
+    plan = with_defaults(plan, brief.request)
+    if "call" not in {step.op.kind for step in plan.steps}:
+        return plan
+    return with_approval(marked(plan, brief.tools), brief)
 
 
 _ALL = Rights.model_construct()
@@ -352,8 +355,10 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan whose model calls have the request's model, salt, messages, functions and `generation`, unless they
     set their own."""
     # Fields of the answer alone are left out: the planner has them in its options.
-    generation = _without(set_fields(request.generation), ANSWER_FIELDS)
-    plain = _without(generation, _IN_CHATS)
+    generation = plain = set_fields(request.generation)
+    if generation:
+        generation = _without(generation, ANSWER_FIELDS)
+        plain = _without(generation, _IN_CHATS)
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan

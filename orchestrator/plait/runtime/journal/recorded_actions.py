@@ -30,6 +30,7 @@ from ...core.events import (
     WakeAt,
     event_adapter,
 )
+from ...core.request import Request
 from ...core.result import NOTHING, Failure
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
@@ -58,9 +59,29 @@ def event_json(event: Event) -> str:
     if isinstance(event, Expanded):
         return as_json(_expanded(event))
     if isinstance(event, Submitted):
-        request, plan = event.request.model_dump(), without_defaults(event.plan)
-        return as_json({"kind": event.kind, "at": event.at, "run": event.run, "request": request, "plan": plan})
+        request, plan = _request_json(event.request), as_json(without_defaults(event.plan))
+        return f'{{"kind":"submitted","at":{event.at!r},"run":"{event.run}","request":{request},"plan":{plan}}}'
     return as_json(event_adapter.dump_python(event))
+
+
+def _request_json(request: Request) -> str:
+    """Return a request as JSON. Most requests differ in their texts alone, so the rest of a few is kept."""
+    if request.messages:  # they are large, and no two requests share them
+        return as_json(request)
+    values = (*{**request.__dict__, "text": ""}.values(),)
+    key = tuple(map(id, values))
+    known = _REQUESTS.get(key)
+    if known is None:
+        if len(_REQUESTS) >= _MOST_REQUESTS:
+            _REQUESTS.clear()
+        text = as_json(request.model_copy(update={"text": ""}))
+        known = _REQUESTS[key] = values, text.removeprefix('{"text":""')
+    return f'{{"text":{as_json(request.text)}{known[1]}'
+
+
+_REQUESTS: dict[tuple[int, ...], tuple[object, str]] = {}
+"""By the identities of a request's values but the text: these values, which are thereby kept, and their JSON."""
+_MOST_REQUESTS = 64
 
 
 def _expanded(event: Expanded) -> dict[str, object]:

@@ -227,10 +227,6 @@ class Recorder:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def take(self, batch: Sequence[Event]) -> list[JournalEntry | UnwrittenEvent | None]:
-        """Write events before the machine handles them. Return an entry for each, to which actions are added later."""
-        return [self.take_one(event) for event in batch]
-
     @_locked
     def take_one(self, event: Event) -> JournalEntry | UnwrittenEvent | None:
         """Write one event. Return an entry, to which actions are added later; `None` if no file needs it."""
@@ -241,13 +237,16 @@ class Recorder:
                 del self._attempts[event.attempt]
                 if self._heard:
                     self._heard.discard(event.attempt)
-                return file.journal.enter_end(event, run)
+                return self._enter(file, run, file.journal.enter_end, event, run)
         if isinstance(event, WorkerUp):
             self._workers[event.worker] = (event, None)
         elif isinstance(event, WorkerDown):
             self._workers[event.worker] = (self._workers.get(event.worker, (None, None))[0], event)
         if isinstance(event, Submitted):
             self._submitted(event.run)
+            file = self._of.get(event.run)
+            if file is not None and self.alone and not self._pending and not file.shift:
+                return self._enter(file, event.run, file.journal.enter, event)
         if not self.files:
             if not self.alone:
                 return None
@@ -362,20 +361,29 @@ class Recorder:
                 self.alone = False  # it is written nowhere
                 self._early.clear()
             return
-        used = next(file.used for file in self.files if file.journal is self.current)
+        file = next(file for file in self.files if file.journal is self.current)
         try:
-            following = self._next_file(self.current) if used else None
+            following = self._next_file(self.current) if file.used else None
         except ConfigError as error:
             log.warning("new runs are written to %s, large as it is: %s", self.current.path, error)
             following = None
         if following is not None:
             self.use(following)
-        file = next(file for file in self.files if file.journal is self.current)
+            file = next(file for file in self.files if file.journal is following)
         if run not in self._of:
             self._of[run] = file
             file.runs.add(run)
             file.used = True
             self.urgent = True
+
+    def _enter(
+        self, file: _File, run: str, enter: Callable[P, UnwrittenEvent], *a: P.args, **k: P.kwargs
+    ) -> UnwrittenEvent | None:
+        try:
+            return enter(*a, **k)
+        except Exception as error:
+            self._unwritten(file, run, error)
+            return None
 
     def _heard_of(self, event: Progressed) -> JournalEntry | None:
         reviewed = self._machine.is_reviewed(event.attempt)
