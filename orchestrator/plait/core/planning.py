@@ -167,7 +167,7 @@ def _template(
     prompt: Same, chat: bool, follows: bool, options: tuple[tuple[str, object], ...]
 ) -> tuple[Step, ModelCall]:
     """Return a step and its call with some prompt, validated once for all prompts, seeds and names."""
-    fields = {"chat": chat, **resolve(dict(options), planner=prompt.given or {})}
+    fields = {"chat": chat, **resolve(dict(options), planner=cast("CallConfig | None", prompt.given) or {})}
     step = _build_call("step", (Text(text="prompt"),), fields, _SEED, "step" if follows else None)
     assert isinstance(step.op, ModelCall)
     return step, step.op

@@ -88,8 +88,7 @@ class Slots:
             self.timers.add(records.now + self.lease, "lease", attempt)
         if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
             op = op.model_copy(update={"stream": True})
-        reviewers = run.policies.reviewers
-        report = attempt.charge.counted or bool(reviewers and any(policy.needs_counts for policy in reviewers))
+        report = attempt.charge.counted or any(policy.needs_counts for policy in run.policies.reviewers)
         job = Job(number, run.id, node.id, op, seconds, generated, priority, report)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt

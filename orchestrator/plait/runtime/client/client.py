@@ -328,7 +328,7 @@ class AsyncOrchestrator:
         live: Live | None = None,
     ) -> Handle:
         self._home.enter()
-        request, own = self._briefs.build(given, fields, as_given=plan is not None or live is not None)
+        request, own = self._briefs.build(given, fields, as_given=(plan, live) != (None, None))
         live = own if live is None else live
         if plan is not None:
             of_kind("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")

@@ -517,19 +517,19 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
     if failure is not None and finish.usage != failure.usage:
         failure = failure.model_copy(update={"usage": finish.usage})
     nodes = () if run.records is None else run.records.nodes
-    fields: dict[str, Any] = {
-        "run": finish.run,
-        "status": finish.status,
-        "answer": answer,
-        "verified": verified,
+    fields: dict[str, Any] = dict(
+        run=finish.run,
+        status=finish.status,
+        answer=answer,
+        verified=verified,
         **({} if result is None else _output_fields(result, nodes)),
-        "anew": tuple([own.anew for node in nodes if (own := node.outcome.own) is not None and own.anew]),
-        "failure": failure,
-        "partial": finish.partial,
-        "made_of": made_of,
-        "report": report(run),
-        "plan": run.plan,
-    }
+        anew=tuple([own.anew for node in nodes if (own := node.outcome.own) is not None and own.anew]),
+        failure=failure,
+        partial=finish.partial,
+        made_of=made_of,
+        report=report(run),
+        plan=run.plan,
+    )
     # A task may return anything; an answer that is a text holds nothing else that is not valid already.
     is_text = type(answer) is str and type(verified) in (bool, NoneType) and type(fields.get("value")) is str
     return _SOME_ANSWER.model_copy(update=fields) if is_text else Answer(**fields)

@@ -99,7 +99,7 @@ class Driver:
             self._audience,
             self._collector,
             perform=self._perform,
-            write=lambda: self._write_urgent() if self._over or self._known else None,
+            write=self._write_at_once,
             now=self.now,
         )
         self.return_wait_s: float | None = None
@@ -116,10 +116,6 @@ class Driver:
         self._flush: asyncio.TimerHandle | None = None
         self._broken: BaseException | None = None
         self._closed = False
-        self._known = False
-        """A run was submitted whose start is to be written at once."""
-        self._writing = False
-        """A call of `_write_ends` is scheduled."""
         self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
         """Futures of ended runs, to resolve when their ends are written."""
         self.traced: Callable[[int], str] | None = None
@@ -182,9 +178,9 @@ class Driver:
 
     def submit(self, event: Submitted, known: bool = True) -> asyncio.Future[Ended]:
         """Submit a run and return the future of its end. `known`: its caller has its id and may look for it in another
-        process; the start of any other run is written a little later."""
+        process; the start of any other run is written within `WRITE_DELAY_S`."""
         future = self._expect(event.run)
-        self._known = self._known or known
+        self.recorder.at_once = self.recorder.at_once or known
         self.post(event)
         return future
 
@@ -292,15 +288,9 @@ class Driver:
         try:
             stopped = self._pump.step()
             if stopped is IDLE:
-                if self._known or not self.recorder.files:
-                    self._write_urgent()  # before a follower gets an event of the run
-                elif self._over:
-                    if not self._writing:
-                        # A worker reports the ends of one step one by one: all of this turn are written together.
-                        self._writing = True
-                        self._loop.call_soon(self._write_ends)
+                self._write_at_once()
                 # No caller waits for the other events, so they are written together a little later.
-                elif self._flush is None:
+                if self._flush is None and self.recorder.files and not self._over:
                     self._flush = self._loop.call_later(WRITE_DELAY_S, self._write)
         except Exception as error:
             self._idle = True
@@ -314,8 +304,12 @@ class Driver:
         else:
             self._loop.call_soon(self._pump_events)
 
+    def _write_at_once(self) -> None:
+        """Write the starts of runs before a follower gets an event of them; without a journal resolve futures."""
+        if self.recorder.at_once or not self.recorder.files:
+            self._write_urgent()
+
     def _write_ends(self) -> None:
-        self._writing = False
         try:
             self._write_urgent()
         except Exception as error:
@@ -325,7 +319,6 @@ class Driver:
         """Write starts and ends of runs, then resolve the futures of ended runs."""
         # In this order: a caller must not get an answer whose end a crash could lose.
         if self.recorder.urgent:
-            self._known = False
             self.recorder.flush()
         if self._lost:
             self._end_lost()
@@ -398,6 +391,9 @@ class Driver:
                 self._hinter.runs.pop(action.run, None)
                 future = self._waiting.pop(action.run, None)
                 if future is not None:
+                    if not self._over and self.recorder.files:
+                        # A worker reports the ends of one step one by one: all of this turn are written together.
+                        self._loop.call_soon(self._write_ends)
                     self._over.append((future, (action, self.machine.find_finished(action.run))))
             case _:
                 assert_never(action)

@@ -355,10 +355,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan whose model calls have the request's model, salt, messages, functions and `generation`, unless they
     set their own."""
     # Fields of the answer alone are left out: the planner has them in its options.
-    generation = plain = set_fields(request.generation)
-    if generation:
-        generation = _without(generation, ANSWER_FIELDS)
-        plain = _without(generation, _IN_CHATS)
+    generation = _without(set_fields(request.generation), ANSWER_FIELDS)
+    plain = _without(generation, _IN_CHATS)
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan

@@ -141,6 +141,8 @@ class Recorder:
         """Runs whose end may not be on the disk yet."""
         self.urgent: bool = False
         """Whether a run began or ended, which other processes should see: `flush` soon."""
+        self.at_once: bool = False
+        """Whether a run was submitted whose start is to be written before a follower gets an event of it."""
         self._lock = RLock()
         """The driver's thread for large plans and the questions of tools write concurrently."""
 
@@ -230,10 +232,9 @@ class Recorder:
     @_locked
     def take_one(self, event: Event) -> JournalEntry | UnwrittenEvent | None:
         """Write one event. Return an entry, to which actions are added later; `None` if no file needs it."""
-        if isinstance(event, Succeeded) and self.alone and not self._pending and event.attempt not in self._intents:
+        if isinstance(event, Succeeded) and event.attempt not in self._intents:  # no write is due at once
             run = self._attempts.get(event.attempt, "")
-            file = self._of.get(run)
-            if file is not None and not file.shift:  # one file holds all runs, and no write is due at once
+            if (file := self._only_file(run)) is not None:
                 del self._attempts[event.attempt]
                 if self._heard:
                     self._heard.discard(event.attempt)
@@ -244,8 +245,7 @@ class Recorder:
             self._workers[event.worker] = (self._workers.get(event.worker, (None, None))[0], event)
         if isinstance(event, Submitted):
             self._submitted(event.run)
-            file = self._of.get(event.run)
-            if file is not None and self.alone and not self._pending and not file.shift:
+            if (file := self._only_file(event.run)) is not None:
                 return self._enter(file, event.run, file.journal.enter, event)
         if not self.files:
             if not self.alone:
@@ -331,7 +331,7 @@ class Recorder:
     @_locked
     def flush(self) -> None:
         """Write all pending data."""
-        self.urgent = False
+        self.urgent = self.at_once = False
         for file in list(self.files):
             self._guarded(file, None, file.journal.flush)
             while file.journal.failed:
@@ -375,6 +375,11 @@ class Recorder:
             file.runs.add(run)
             file.used = True
             self.urgent = True
+
+    def _only_file(self, run: str) -> _File | None:
+        """Return a run's file if it holds all runs and nothing waits to be written before."""
+        file = self._of.get(run)
+        return None if file is None or file.shift or self._pending or not self.alone else file
 
     def _enter(
         self, file: _File, run: str, enter: Callable[P, UnwrittenEvent], *a: P.args, **k: P.kwargs
