@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 LIMITS = {
-    "run": 798,
-    "run, journal": 1008,
+    "run": 809,
+    "run, journal": 1027,
     "chain": 165,
     "chain, journal": 213,
     "fan": 112,

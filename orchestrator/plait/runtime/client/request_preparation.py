@@ -130,6 +130,12 @@ class Briefs:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._standing = config.policies_with(sum("think" in worker.serves for worker in workers) if workers else None)
+        self._generation = Generation.model_construct(
+            max_tokens=config.max_tokens,
+            thinking=config.thinking,
+            temperature=config.temperature,
+            top_p=config.top_p,
+        )
         self._shared: dict[object, SharedRequest] = {}
         """By the arguments beside the text."""
 
@@ -291,14 +297,7 @@ class Briefs:
             if "merge" not in planner.model_fields:
                 raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
             options["merge"] = request.merge.model_dump()
-        config = self._config
-        settings = Generation.model_construct(
-            max_tokens=config.max_tokens,
-            thinking=config.thinking,
-            temperature=config.temperature,
-            top_p=config.top_p,
-        )
-        options, unknown, took_effect = _resolve_answer(planner, options, generation, settings)
+        options, unknown, took_effect = _resolve_answer(planner, options, generation, self._generation)
         if unknown and not lenient:
             raise UsageError(
                 f"the planner {spec.name!r} has no option {unknown[0]!r} for its answer: leave {unknown[0]} out of "
