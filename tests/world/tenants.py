@@ -213,6 +213,8 @@ class Tenants:
 
     async def charge(self, name: str, server: str, mark: str) -> None:
         """Begin a response that charges somebody by a tool of the MCP server, if another tenant allows it."""
+        if name == "dee":  # its runs would wait side by side, and each server knows its own alone
+            return
         mark = f"{mark}-{self._dice.choice(('yes', 'yes', 'no'))}"
         call = {"name": "charge", "op": {**CHARGE, "args": {"mark": mark}, "approve": True}}
         end = {"name": "end", "op": {"kind": "think", "prompt": "end"}, "needs": ["charge"]}
