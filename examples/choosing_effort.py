@@ -6,7 +6,7 @@ from __future__ import annotations
 from plait import Orchestrator
 from plait.core.call_config import CallConfig
 from plait.workers.scripted import Reply, Scripted
-from plait_research.planners.route_features import RouteFeatures
+from plait_research.planners.routes import RouteFeatures
 from plait_research.planners.scale import Scale
 from plait_research.planners.ssr import SSR
 from plait_research.planners.takeover import Takeover

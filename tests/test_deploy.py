@@ -172,7 +172,7 @@ def test_what_the_chart_makes_is_what_kubernetes_takes() -> None:
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         check_words(container["args"])
         assert container["securityContext"]["readOnlyRootFilesystem"]
-        assert {"/tmp", "/home/plait"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert {"/tmp", "/var/lib/plait"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
     assert container["args"].count("--upstream") == 2
     failed = subprocess.run([str(HELM), "template", "x", str(CHART), "--set", "replicas=3"], capture_output=True,
                             text=True, check=False)  # fmt: skip

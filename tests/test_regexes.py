@@ -38,7 +38,7 @@ TRIED = " \t\na1-*_`\"'\\()[]{}<>,.;:=+/#$?|&aZ"
 BOUNDED = {
     "orchestrator/plait/core/tools/tool.py:": 10_000,  # pydantic's own message
     "orchestrator/plait/apps/repl/completion.py:": 2_000,  # what a person has typed
-    "plait.planners.split.skeleton.text:_ALONE": 2_000,
+    "plait.planners.split.skeleton:_ALONE": 2_000,
     "plait.planners.threads.threads.dialects.apr:_PUZZLE": 200,
     "plait_bench.tasks.countdown:_TEXT": 200,
     "plait_bench.tasks.sums:_TEXT": 200,

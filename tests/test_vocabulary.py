@@ -20,7 +20,7 @@ from plait.core.errors import FieldError, PlaitError
 from plait.core.ops import Plugin
 from plait.core.renamed import PLUGINS
 from plait.runtime.plugins.loader import PluginKind, Plugins
-from plait_research.planners.debate import Debate
+from plait_research.planners.teams import Debate
 
 WORDS = {
     "allocate": "Allocate", "arithmetic": "Arithmetic", "criterion": "Criterion", "answer_from": "AnswerFrom",

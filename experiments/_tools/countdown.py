@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
-from plait.apps.common.output import CommandCancelled, Output, for_each, opened
+from plait.apps.common.output import CommandCancelled, Output, opened
+from plait.apps.common.progress import for_each
 from plait.apps.common.session import opened_session
 from plait.core.errors import UsageError
 from plait_bench.countdown import CountdownProblem, draw

@@ -17,7 +17,7 @@ from plait.core.ops import Plugin
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of
 from plait_bench.environments.bfcl import BfclEnvironment
-from plait_bench.tasks.bfcl import Bfcl
+from plait_bench.tasks.data_sets import Bfcl
 from training.calls.prompts import TEMPLATE
 
 from .._tools.command import Given, command

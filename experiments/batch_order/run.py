@@ -36,7 +36,7 @@ from typing import Any
 from plait import AsyncOrchestrator, Config
 from plait.apps.batch.rows import BatchRow, Order, in_order, outcome
 from plait.apps.common.interrupt import Stopper
-from plait.apps.common.output import for_each
+from plait.apps.common.progress import for_each
 from plait.core.messages import pluralise
 from plait.core.request import Request
 from plait.workers.engine import Engine

@@ -44,8 +44,7 @@ from plait.core.call_config import CallConfig
 from plait.core.interfaces import Planner, PlanningContext
 from plait.core.messages import pluralise
 from plait.planners.threads.threads import Threads
-from plait.planners.votes.sample import Sample
-from plait.planners.votes.single import Single
+from plait.planners.votes.sample import Sample, Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait_bench.countdown import draw

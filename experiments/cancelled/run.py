@@ -1,7 +1,7 @@
-"""How many tokens does a server still write for an answer that nobody wants any more?
+"""How many tokens does a server still write after the answer is no longer needed?
 
-Tokens that a server of models writes after a request has lost its reader: the client is gone, a vote is decided, a run
-is cancelled, Ctrl-C, a time limit, a token limit. The server writes a token every 10 ms and stops when a connection
+Tokens that a server of models writes after a request has lost its reader: the client disconnects, a vote is decided, a
+run is cancelled, Ctrl-C, a time limit, a token limit. The server writes a token every 10 ms and stops when a connection
 closes, as `vllm serve` does, and notes the time of each token; so the count is what the layers before it let pass.
 Beside plait stand LiteLLM's proxy, vLLM's router and clients by hand, each in the situations that it knows.
 
@@ -83,7 +83,7 @@ async def started(words: Sequence[str], health: str, log: Path) -> AsyncIterator
         process.kill()
 
 
-async def gone_while_streaming(base: str, model: str) -> float:
+async def leave_while_streaming(base: str, model: str) -> float:
     """Read some pieces of a stream, and leave."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": SAY}]}
     async with aiohttp.ClientSession() as session, session.post(f"{base}/chat/completions", json=body) as answer:
@@ -98,7 +98,7 @@ async def gone_while_streaming(base: str, model: str) -> float:
     return left
 
 
-async def gone_while_waiting(base: str, model: str, streamed: bool = False) -> float:
+async def leave_while_waiting(base: str, model: str, streamed: bool = False) -> float:
     """Ask for a whole answer, or a stream that has nothing to read yet, and leave before it comes."""
     body = {"model": model, "stream": streamed, "messages": [{"role": "user", "content": SAY}]}
     async with aiohttp.ClientSession() as session:
@@ -166,7 +166,7 @@ def decided_at(requests: Sequence[Mapping[str, Any]]) -> float:
 
 
 def count_late(requests: Sequence[Mapping[str, Any]], after: float) -> tuple[int, int]:
-    """Return the tokens after a time, and the requests that are still under way."""
+    """Return the tokens after a time, and the requests that still run."""
     late = sum(stamp > after for each in requests for stamp in each["stamps"])
     return late, sum(each["ended"] is None for each in requests)
 
@@ -204,7 +204,7 @@ async def interrupt_command(upstream: Upstream) -> float:
 
 
 def sdk_events(orchestrator: AsyncOrchestrator, upstream: Upstream) -> dict[tuple[str, str], Event]:
-    """Return what a program does with the SDK, by situation and contender."""
+    """Return the events of a program that uses the SDK, by situation and contender."""
 
     async def vote(early: str) -> float:
         await orchestrator.run(VOTE, planner=f"sample:n={SAMPLES},answer.temperature=1,early={early}")
@@ -248,10 +248,10 @@ def sdk_events(orchestrator: AsyncOrchestrator, upstream: Upstream) -> dict[tupl
 
 
 def client_events(name: str, base: str, model: str) -> dict[tuple[str, str], Event]:
-    """Return what a client of a server does, by situation and contender."""
+    """Return the events of a client of a server, by situation and contender."""
     return {
-        ("the client of a stream is gone", name): lambda: gone_while_streaming(base, model),
-        ("the client of a whole answer is gone", name): lambda: gone_while_waiting(base, model),
+        ("the client of a stream disconnects", name): lambda: leave_while_streaming(base, model),
+        ("the client of a whole answer disconnects", name): lambda: leave_while_waiting(base, model),
     }
 
 
@@ -286,11 +286,11 @@ async def run(options: argparse.Namespace) -> None:
                 events |= client_events(name, base, model)
                 if name == "plait serve":
                     votes = f"plait/sample:n=4@{model}"
-                    events["the client of a whole answer is gone", "plait serve, 4 samples"] = partial(
-                        gone_while_waiting, base, votes
+                    events["the client of a whole answer disconnects", "plait serve, 4 samples"] = partial(
+                        leave_while_waiting, base, votes
                     )
-                    events["the client of a stream is gone", "plait serve, 4 samples"] = partial(
-                        gone_while_waiting, base, votes, streamed=True
+                    events["the client of a stream disconnects", "plait serve, 4 samples"] = partial(
+                        leave_while_waiting, base, votes, streamed=True
                     )
             orchestrator = AsyncOrchestrator(base_url=upstream.base, model=MODEL, journal="off")
             await stack.enter_async_context(orchestrator)
@@ -298,7 +298,7 @@ async def run(options: argparse.Namespace) -> None:
             await measure(events, upstream, options.rounds, options.kept)
 
 
-ABOUT = """# Does the server stop when nobody wants the answer?
+ABOUT = """# Does the server stop when the answer is no longer needed?
 
 Tokens that a server of models writes after a request has lost its reader. The server writes a token every
 {token_ms:.0f} ms for each request and stops when the connection closes, streamed or not, as `vllm serve` does; it notes
@@ -309,8 +309,8 @@ server has written the last token of the fifth equal answer.
 `python -m experiments cancelled --gateways ENVIRONMENT/bin --rounds {rounds}`: {machine} Other work ran beside it
 (load {load}), which delays all rows. Each round is in [rows.jsonl](data/rows.jsonl).
 
-- LiteLLM's proxy lets a server write a whole answer to its end after the client has gone; it stops streams. The other
-  layers stop both.
+- LiteLLM's proxy lets a server write a whole answer to its end after the client has disconnected; it stops streams.
+  The other layers stop both.
 - `sample` waits for all its samples by default, each at most 512 tokens long, as a client by hand does that gathers
   them. With `early=true` or the policy `consensus` the rest stop as soon as they cannot change the verdict.
 - A token limit stops later than the other events: a worker reports every 16 tokens of each sample.

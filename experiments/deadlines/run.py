@@ -32,7 +32,7 @@ from plait.core.interfaces import Policy
 from plait.core.plan import template
 from plait.core.result import Result, Usage
 from plait.core.view import StepView, View
-from plait.policies.schedule.deadline import Deadline
+from plait.policies.schedule.order import Deadline
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.latency import Host, saturating
 from plait_research.simulation.workload import at_rate, simulate_workload

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plait.core.lengths import majority_probability
 from plait.core.ops import Plugin
-from plait.core.sampling_theory import majority_probability
 from plait.runtime.plugins.loader import Plugins
 
 from .._tools.voters.sums import Drawn

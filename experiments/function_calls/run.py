@@ -14,7 +14,7 @@ from typing import Any
 
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of
-from plait_bench.tasks.bfcl import Bfcl
+from plait_bench.tasks.data_sets import Bfcl
 
 from .._tools.command import Given, command
 from .page import page_of

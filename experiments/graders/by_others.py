@@ -19,7 +19,7 @@ from plait.core.ops import Plugin
 from plait.core.tools.calls import call_text
 from plait.tasks.plain import Plain
 from plait_bench.environments.bfcl import graded
-from plait_bench.tasks.reasoning_gym import ReasoningGym
+from plait_bench.tasks.data_sets import ReasoningGym
 
 from .._tools.statistics import share_text
 

@@ -20,8 +20,8 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 from plait.runtime.client.models import folder_of
 from plait.workers.tools.sandbox import Sandbox
-from plait_bench.environments.humaneval import HumanEvalEnvironment
-from plait_bench.tasks.humaneval import HumanEval
+from plait_bench.environments.data_sets import HumanEvalEnvironment
+from plait_bench.tasks.data_sets import HumanEval
 from plait_research.planners.code_search import CodeSearch, Searching
 
 from .._tools.statistics import difference, mean, smallest_difference

@@ -30,7 +30,7 @@ from plait.workers.engine import Engine
 from .._tools.measure import Row, spread
 from .._tools.prompts import BYTES_A_TOKEN
 
-AGENTS, TURNS, ROUNDS, BLOCK = 12, 6, 3, 16
+AGENTS, TURNS, ROUNDS, BLOCK = 12, 6, 3, 32
 FIRST, ADDED, WRITTEN = 240, 40, 8
 TOOLS_S = (0.2, 1.5)
 EVERY_S = 0.1

@@ -21,8 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from plait.core.prefix_index import PrefixIndex
-from plait.workers._shared.cached_blocks import CachedBlocks
-from plait.workers._shared.kv_events import EventReader
+from plait.workers._shared.kv_events import CachedBlocks, EventReader
 
 from .._tools.vllm_cache import ANSWER, BLOCK, TOGETHER, Cache
 

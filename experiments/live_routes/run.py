@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from plait.core.ops import Plugin
-from plait_research.planners.route_record import RouteRecord
+from plait_research.planners.routes import RouteRecord
 from plait_research.route.ranking import Tier
 from plait_research.samples.recordings import recorded_samples
 

@@ -18,7 +18,7 @@ from plait.core.ops import Plugin
 from plait.core.sampling import StructuredOutput
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.models import folder_of
-from plait_bench.tasks.reasoning_gym import ReasoningGym
+from plait_bench.tasks.data_sets import ReasoningGym
 
 from .._tools.command import Given, command
 from .page import page_of

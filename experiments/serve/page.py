@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plait.core.messages import pluralise
@@ -33,16 +33,25 @@ cores.
 `python -m experiments serve`
 
 Median (lowest–highest) over rounds; ratios are taken within a round. Below 1 plait takes less.
-
+"""
+HEAD = """
 | figure | clients | plait | pass-through | plait ÷ pass-through | rounds | failed of plait, of the other | load |
 |---|---|---|---|---|---|---|---|"""
+SITUATIONS = {
+    "tenant": "## With a key\n\nThe server has a tenant, and the clients send its key (`--situation tenant`).",
+    "busy": "## Beside another tenant\n\nThree clients of another tenant ask at once. The CPU that they take is "
+    "counted here as the others' (`--situation busy`).",
+}
 
 
-def page_of(lines: Sequence[str]) -> str:
-    """Return the page as Markdown."""
+def page_of(lines: Sequence[str], with_keys: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Return the page as Markdown. `with_keys`: the rows of servers with keys, by situation."""
     rows: list[Row] = [json.loads(line) for line in lines]
     grown = [row for row in rows if row["what"] == "memory"]
-    return "\n".join([ABOUT, *_figures(rows), "", *(_memory(grown) if len(grown) > 3 else []), ""])
+    page = [ABOUT.rstrip("\n"), HEAD, *_figures(rows), "", *(_memory(grown) if len(grown) > 3 else []), ""]
+    for name, own in (with_keys or {}).items():
+        page += [SITUATIONS[name], HEAD, *_figures([json.loads(line) for line in own]), ""]
+    return "\n".join(page)
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[str]:

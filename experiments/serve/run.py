@@ -35,7 +35,7 @@ import httpx
 from tests.tenants_in_situations import KEY, SITUATIONS, Situation, others, settings
 
 from .._tools.command import given_of, page_options
-from .._tools.kept import add_row, lines_of
+from .._tools.kept import add_row, lines_of, pack
 from .page import page_of
 
 TOKENS, EVERY = 32, 0.02
@@ -279,7 +279,8 @@ def main() -> None:
     options = parser.parse_args()
     SITUATION[0] = options.situation
     given = given_of(options, "serve")
-    kept = given.records / ("serve.jsonl" if options.situation == "open" else f"serve-{options.situation}.jsonl")
+    files = {name: given.records / ("serve.jsonl" if name == "open" else f"serve-{name}.jsonl") for name in SITUATIONS}
+    kept = files[options.situation]
 
     def wanted(part: str) -> bool:
         """Whether a part is to be measured: what was there of it before is thrown away."""
@@ -299,5 +300,9 @@ def main() -> None:
             crowd(kept, clients, options.rounds)
     if wanted("memory"):
         memory(kept, options.requests)
-    found = given.rows(kept)
-    print(given.write(page_of(found.lines), found))
+    found = {name: given.rows(file, "rows" if name == "open" else f"rows-{name}") for name, file in files.items()}
+    with_keys = {name: rows for name, rows in found.items() if name != "open" and rows.lines}
+    for name, rows in with_keys.items():
+        pack(rows, given.out / "data" / f"rows-{name}.jsonl.gz")
+    page = page_of(found["open"].lines, {name: rows.lines for name, rows in with_keys.items()})
+    print(given.write(page, found["open"]))

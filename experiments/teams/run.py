@@ -28,9 +28,7 @@ from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.votes.sample import Sample
-from plait_research.planners.blackboard import Blackboard
-from plait_research.planners.debate import Debate
-from plait_research.planners.layers import Layers
+from plait_research.planners.teams import Blackboard, Debate, Layers
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 

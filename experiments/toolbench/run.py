@@ -17,8 +17,7 @@ import numpy as np
 
 from plait.core.tools.tool import ToolSpec
 from plait.workers.tools.embed import embedder
-from plait.workers.tools.retrieve import Catalog
-from plait.workers.tools.tool_ranking import sentences
+from plait.workers.tools.retrieve import Catalog, sentences
 
 from .._tools.statistics import mean
 from .from_file import Question, page_of, read_recording, write_recording

@@ -23,7 +23,7 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.planners.search.tree import Tree
-from plait.policies.schedule.affinity import Affinity
+from plait.policies.schedule.placement import Affinity
 from plait.policies.schedule.simple import LeastLoaded, Random as Anywhere
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate

@@ -28,7 +28,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     *shown, loaded = done.stdout.splitlines()
     assert eval(loaded) == [
         "plait.apps.command_table", "plait.apps.common", "plait.apps.common.guard", "plait.apps.common.output",
-        "plait.apps.main", "plait.apps.moved",
+        "plait.apps.main",
     ]  # fmt: skip
     for name in (*TOP, *COMMANDS):
         assert any(f" {name} " in line for line in shown)

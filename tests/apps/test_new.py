@@ -14,7 +14,7 @@ import pytest
 import plait as sdk
 from plait.apps.new.command import KINDS, tried
 from plait.core import addresses
-from plait.runtime.plugins.trust import own_code, untrusted
+from plait.runtime.plugins.spec import own_code, untrusted
 from plait.workers.scripted import Reply, Scripted
 
 Plait = Callable[..., Any]

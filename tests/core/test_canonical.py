@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from pydantic import JsonValue
 
 from plait import tool
-from plait.core.tools.canonical import canonical, canonical_text
+from plait.core.tools.calls import canonical, canonical_text
 
 
 @tool

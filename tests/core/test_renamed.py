@@ -19,7 +19,7 @@ from plait.core.plan import Plan
 from plait.core.planning import pass_through
 from plait.core.renamed import CLASSES, WORDS, current
 from plait.core.request import Request
-from plait.planners.votes.adaptive import Adaptive
+from plait.planners.votes.sample import Adaptive
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait_server.settings import Tenant

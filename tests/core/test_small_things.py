@@ -8,9 +8,9 @@ from plait.core.flow import flow_step
 from plait.core.notebook_html import bar
 from plait.core.ops import Plugin
 from plait.core.rights import host_of
+from plait.core.tools.schemas import read_found_tools
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import read_found_tools
-from plait_research.planners.debate import Debate
+from plait_research.planners.teams import Debate
 
 
 def test_of_the_tools_that_were_named_the_known_ones_are_taken_in_order() -> None:

@@ -1,6 +1,7 @@
 """A server on a host: `python serve_child.py STORE LEDGER ADDRESS PORT MODEL...`. Its tools write to the ledger.
 
-`SERVE_SETTINGS` in the environment has more settings, as JSON; without it the server is open to all.
+`SERVE_SETTINGS` in the environment has more settings, as JSON; without it the server is open to all. `SERVE_MCP` has
+the address of a server of tools.
 MODEL is the address of a server of models, or `ray:RESOURCE`: an actor on the node of the Ray cluster that has it.
 """
 
@@ -14,6 +15,7 @@ import sys
 from plait import AsyncOrchestrator, Config, tool
 from plait.core.interfaces import Worker
 from plait.core.tools.context import ToolContext
+from plait.workers.tools.sandbox import Sandbox
 from plait_server.server import Server
 from plait_server.service import Service
 from plait_server.settings import Settings, Upstream, workers_of
@@ -58,13 +60,14 @@ def actor(node: str) -> Worker:
 
 async def main() -> None:
     """Serve until killed."""
-    config = Config(journal=STORE, pool="faults", pool_lease=2.0)  # pyright: ignore[reportArgumentType]
+    mcp = tuple(filter(None, [os.environ.get("SERVE_MCP")]))
+    config = Config(journal=STORE, pool="faults", pool_lease=2.0, mcp=mcp)  # pyright: ignore[reportArgumentType]
     upstreams = tuple(Upstream(base_url=url) for url in MODELS if url.startswith("http"))
     more = json.loads(os.environ.get("SERVE_SETTINGS", '{"open": true}'))
     settings = Settings(host=ADDRESS, port=int(PORT), upstreams=upstreams, drain_seconds=2.0, **more)
     workers: list[Worker] = [actor(url.removeprefix("ray:")) for url in MODELS if url.startswith("ray:")]
     workers += workers_of(config, settings) if upstreams else []
-    orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=[pay, put])
+    orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=[pay, put, *Sandbox("process").tools()])
     await Server(Service(orchestrator, settings, workers)).serve()
 
 

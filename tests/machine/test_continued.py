@@ -11,7 +11,7 @@ from plait.core.request import Retries
 from plait.core.result import Result
 from plait.core.sampling import Sampling
 from plait.machine.views import NodeView
-from plait.policies.merge.stitch import Stitch
+from plait.policies.merge.synthesis import Stitch
 from plait.policies.merge.votes import Majority
 from tests.machine.kit import World, fail_with, join, think
 

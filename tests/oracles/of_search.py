@@ -19,10 +19,9 @@ from typing import Any
 
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.policies.search.beams import Beam
-from plait.policies.search.dfs import Dfs
-from plait_research.policies.search.dvts import Dvts
-from plait_research.policies.search.ets import Ets
-from plait_research.policies.search.leaf_sampling import Particle, draw_probabilities, share_children
+from plait.policies.search.mcts import Dfs
+from plait_research.policies.search.leaf_sampling import Ets, Particle, draw_probabilities, share_children
+from plait_research.policies.search.trees import Dvts
 from tests.oracles.harness import Oracle, take
 
 ETS = ("SqueezeAILab/ETS", "ac937a72319fae68b2f4e9c439d3a07c85377f1f", "none given")

@@ -10,12 +10,12 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from plait.core.lengths import majority_probability
 from plait.core.result import Result, Signals
-from plait.core.sampling_theory import majority_probability
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._ballots import percentile, top_two
-from plait.policies.merge.weighted import Weighted
+from plait.policies.merge.votes import Weighted
 from plait.policies.stop.votes import AdaptiveConsistency, _Windows
 from plait.tasks.plain import Plain
 from plait.workers._shared.confidence import ConfidenceTrace, add_position

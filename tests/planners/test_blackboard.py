@@ -12,7 +12,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
-from plait_research.planners.blackboard import Blackboard
+from plait_research.planners.teams import Blackboard
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import SimReport, simulate
 

@@ -17,8 +17,8 @@ from plait.core.programs import harness, read_outputs
 from plait.tasks.code import Code
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Program, ProgramOutcome, Sandbox
-from plait_bench.environments.humaneval import HumanEvalEnvironment
-from plait_bench.tasks.humaneval import HumanEval
+from plait_bench.environments.data_sets import HumanEvalEnvironment
+from plait_bench.tasks.data_sets import HumanEval
 from plait_research.planners._programs import build_tracer
 from plait_research.planners.code_search import CodeSearch
 from plait_research.planners.code_search.programs import (

@@ -15,8 +15,7 @@ from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.core.sampling import StructuredOutput
 from plait.planners._shared.json_text import read_object
-from plait.planners.split.decompose import Decompose
-from plait.planners.split.decompose.rules import Split, choose_tier, find_faults, find_signals, read_split
+from plait.planners.split.decompose import Decompose, Split, choose_tier, find_faults, find_signals, read_split
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, labels, made, prompt
 

@@ -14,7 +14,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
-from plait_research.planners.exchange import Exchange
+from plait_research.planners.teams import Exchange
 
 ROUNDS = 3
 

@@ -27,7 +27,7 @@ from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
 from plait_research.learning_planner import LearningPlanner, RunOutcome
 from plait_research.planners.mars import Mars
-from plait_research.planners.route_record import RouteRecord, contenders
+from plait_research.planners.routes import RouteRecord, contenders
 from plait_research.planners.scale import Scale
 from plait_research.planners.ssr import SSR
 from plait_research.planners.takeover import Takeover

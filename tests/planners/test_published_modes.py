@@ -13,8 +13,7 @@ from plait.core.result import Result
 from plait.core.tools.tool import tool
 from plait.planners._shared.steps import NO_THINKING
 from plait.planners.tools.llmcompiler import LLMCompiler
-from plait.planners.votes.sample import Sample
-from plait.planners.votes.single import Single
+from plait.planners.votes.sample import Sample, Single
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply
 from plait_bench.tasks.countdown import Countdown

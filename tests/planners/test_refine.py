@@ -12,8 +12,7 @@ from plait.core.errors import FieldError
 from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.planners.votes.refine import Refine
-from plait.planners.votes.refine.prompts import read_choice
+from plait.planners.votes.refine import Refine, read_choice
 from plait.workers.scripted import Reply
 from tests.planners.scripted_runs import ask, brief, checked, named, prompt, read, states
 

@@ -13,7 +13,7 @@ from plait.core.errors import FieldError, PluginError
 from plait.core.flow import Answerable, Flow
 from plait.planners.tools.react import React
 from plait.workers.scripted import Reply
-from plait_research.planners.route_features import RouteFeatures
+from plait_research.planners.routes import RouteFeatures
 from tests.planners.scripted_runs import ask, labels
 
 BY = "route-features"

@@ -10,13 +10,13 @@ from hypothesis import given, strategies as st
 
 from plait.core.budget import Budget
 from plait.core.errors import FieldError, PlaitError
+from plait.core.lengths import branches_needed, majority_probability
 from plait.core.ops import ModelCall, Plugin
 from plait.core.request import Request
 from plait.core.result import Result
-from plait.core.sampling_theory import branches_needed, majority_probability
 from plait.planners._shared.drafts import Draft
 from plait.planners.effort.route import Route
-from plait.planners.effort.route.rules import BudgetFacts, Signs, decide
+from plait.planners.effort.route.probes import BudgetFacts, Signs, decide
 from plait.workers.scripted import Reply
 from tests.planners.driving import drive
 from tests.planners.scripted_runs import ask, brief, checked, read, states

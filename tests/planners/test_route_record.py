@@ -11,7 +11,7 @@ from plait.core.errors import FieldError
 from plait.core.ops import Plugin
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.scripted import Reply, Scripted
-from plait_research.planners.route_record import RouteRecord
+from plait_research.planners.routes import RouteRecord
 from plait_research.route.ranking import Tier
 
 

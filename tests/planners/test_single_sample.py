@@ -11,8 +11,7 @@ from plait.core.interfaces import PlanningContext
 from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.request import Request
 from plait.core.result import Failure
-from plait.planners.votes.sample import Sample
-from plait.planners.votes.single import Single
+from plait.planners.votes.sample import Sample, Single
 from plait.tasks.plain import Plain
 from plait_bench.tasks.countdown import Countdown
 from tests.planners.driving import drive

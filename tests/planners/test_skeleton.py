@@ -11,8 +11,7 @@ from plait.core.errors import FieldError, PluginError
 from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.result import Result
 from plait.core.sampling import StructuredOutput
-from plait.planners.split.skeleton import Skeleton
-from plait.planners.split.skeleton.text import read_letter, read_points
+from plait.planners.split.skeleton import Skeleton, read_letter, read_points
 from plait.workers.scripted import Reply, Scripted
 from tests.planners.scripted_runs import ask, brief, checked, labels, made, named, prompt, states
 

@@ -14,8 +14,7 @@ from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.workers.scripted import Reply
-from plait_research.planners.debate import Debate
-from plait_research.planners.layers import Layers
+from plait_research.planners.teams import Debate, Layers
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 from tests.runtime.client.test_messages import ASKED, Seen, said

@@ -21,7 +21,7 @@ from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode, SearchTree
 from plait.planners.search.tree import Tree
 from plait.planners.search.tree.vote import choose
-from plait.policies.schedule.affinity import Affinity
+from plait.policies.schedule.placement import Affinity
 from plait.policies.schedule.simple import Random as Anywhere
 from plait.policies.score.scorers import Model
 from plait.tasks.plain import Plain

@@ -18,7 +18,7 @@ from plait.core.ops import ModelCall, Plugin
 from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.states import State
-from plait.planners.votes.adaptive import Adaptive
+from plait.planners.votes.sample import Adaptive
 from plait.policies.allocate.by_saturation import BySaturation
 from plait.policies.merge.votes import Majority
 from plait.workers.scripted import Reply, Scripted

@@ -14,10 +14,8 @@ from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.states import State
 from plait.planners.votes.sample import Sample
-from plait.policies.merge.judged import Judged
-from plait.policies.merge.map_reduce import MapReduce
-from plait.policies.merge.pairwise import Pairwise
-from plait.policies.merge.synthesis import Synthesis
+from plait.policies.merge.best import Judged, Pairwise
+from plait.policies.merge.synthesis import MapReduce, Synthesis
 from tests.planners.driving import Outcome, drive
 from tests.policies.branches import LETTERS, branches, ended
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.policies.schedule.deadline import Deadline
+from plait.policies.schedule.order import Deadline
 
 
 @dataclass

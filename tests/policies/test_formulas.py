@@ -17,9 +17,8 @@ from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._stopping import Poll
 from plait.policies.merge.best import BestOf
-from plait.policies.merge.votes import Majority
-from plait.policies.merge.weighted import Weighted
-from plait.policies.stop.semantic_entropy import SemanticEntropy
+from plait.policies.merge.votes import Majority, Weighted
+from plait.policies.stop.confidence import SemanticEntropy
 from plait.policies.stop.votes import ESC
 from plait.runtime.plugins.loader import Plugins
 from tests.policies.branches import LETTERS, branch, confident, ended, voter

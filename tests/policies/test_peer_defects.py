@@ -15,8 +15,7 @@ from plait.core.result import Failure, Result, Usage
 from plait.core.task import Task
 from plait.machine.machine import Machine
 from plait.planners.votes.sample import Sample
-from plait.policies.merge.votes import Majority
-from plait.policies.merge.weighted import Weighted
+from plait.policies.merge.votes import Majority, Weighted
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.simulator import Host, LatencyModel, simulate
 from tests.planners.driving import Outcome, drive

@@ -18,7 +18,7 @@ from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
 from plait.machine.records import Node
 from plait.machine.views import NodeView
-from plait.policies.schedule.trie_order import TrieOrder
+from plait.policies.schedule.order import TrieOrder
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.simulator import (
     Host,

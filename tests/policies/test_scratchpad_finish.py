@@ -7,8 +7,7 @@ import pytest
 from plait.core.result import Failure, Result
 from plait.core.states import State
 from plait.core.view import Branch
-from plait.policies.merge.finish import FinishMarker
-from plait.policies.merge.scratchpad import Scratchpad
+from plait.policies.merge.values import FinishMarker, Scratchpad
 from plait.tasks.plain import Plain
 
 TASK = Plain(text="q")

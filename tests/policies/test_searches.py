@@ -15,19 +15,17 @@ from hypothesis import given, seed, strategies as st
 from plait.core.ops import Plugin
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.policies.search.beams import Beam, BestFirst, Tot
-from plait.policies.search.dfs import Dfs
-from plait.policies.search.mcts import Mcts
+from plait.policies.search.mcts import Dfs, Mcts
 from plait.runtime.plugins.loader import Plugins
-from plait_research.policies.search.dvts import Dvts
-from plait_research.policies.search.ets import Ets
 from plait_research.policies.search.leaf_sampling import (
+    Ets,
     Particle,
     Rebase,
     select_by_program,
     select_by_tree,
     share_children,
 )
-from plait_research.policies.search.stride import Stride
+from plait_research.policies.search.trees import Dvts, Stride
 
 ALL = [
     BestFirst(),

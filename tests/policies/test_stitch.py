@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plait.core.states import State
-from plait.policies.merge.stitch import Stitch, StitchPart
+from plait.policies.merge.synthesis import Stitch, StitchPart
 from tests.policies.branches import LETTERS, branch, branches, ended
 
 

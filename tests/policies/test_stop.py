@@ -14,17 +14,15 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import PluginError
 from plait.core.events import Job
+from plait.core.lengths import beta_mean, branches_needed, coverage, semantic_entropy
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Failure
-from plait.core.sampling_theory import beta_mean, branches_needed, coverage, semantic_entropy
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.planners.votes.sample import Sample
 from plait.policies._stopping import Poll, StopRule
-from plait.policies.stop.confidence import Confident
-from plait.policies.stop.saturation import Saturation
-from plait.policies.stop.semantic_entropy import SemanticEntropy, secretary
+from plait.policies.stop.confidence import Confident, Saturation, SemanticEntropy, secretary
 from plait.policies.stop.votes import ESC, AdaptiveConsistency, FirstFinish, Futility, majority_probability
 from plait.runtime.plugins.loader import Plugins
 from plait_research.policies.prune.deepconf import DeepConfConsensus

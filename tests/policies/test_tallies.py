@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, seed, strategies as st
 
 from plait.core.events import Job
+from plait.core.lengths import majority_probability
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Result, Usage
-from plait.core.sampling_theory import majority_probability
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.machine import steps, views
@@ -23,9 +23,7 @@ from plait.policies._stopping import Poll
 from plait.policies.merge.best import BestOf
 from plait.policies.merge.synthesis import SynthesisDrafts
 from plait.policies.merge.votes import Majority
-from plait.policies.stop.confidence import CGES, Confident
-from plait.policies.stop.saturation import Saturation
-from plait.policies.stop.semantic_entropy import SemanticEntropy
+from plait.policies.stop.confidence import CGES, Confident, Saturation, SemanticEntropy
 from plait.policies.stop.votes import ESC, Futility
 from plait.runtime.plugins.loader import Plugins
 from plait_research.policies.prune.deepconf import DeepConfConsensus

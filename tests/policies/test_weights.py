@@ -16,9 +16,8 @@ from plait.core.states import State
 from plait.core.view import Branch
 from plait.policies._ballots import percentile
 from plait.policies.merge.best import BestScored
-from plait.policies.merge.votes import InverseEntropy, Majority, SelfCertainty
-from plait.policies.merge.weighted import Weighted
-from plait_research.policies.merge.shortest_majority import ShortestMajority
+from plait.policies.merge.votes import InverseEntropy, Majority, SelfCertainty, Weighted
+from plait_research.policies.merge.groups import ShortestMajority
 from tests.policies.branches import LETTERS, branch, branches, confident, ended, voter
 
 FIGURE = st.floats(0.01, 40.0, allow_nan=False)

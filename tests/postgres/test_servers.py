@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from plait.runtime.journal.journal import BYTES_BY_TENANT
 from plait.workers.scripted import Reply
 from plait_server.tenants import hashed
 from tests.apps.serve.conftest import Serve, Served, _starting
@@ -88,6 +89,8 @@ async def test_a_tenant_sees_its_runs_on_every_server_and_no_others(serve: Serve
         assert (await http.post(f"{two.url}/runs/{run}/cancel", headers=ann, json={})).status_code == 200
         while (await two.client("key-ann").responses.retrieve(made.id)).status != "cancelled":
             await asyncio.sleep(0.05)
+        while one.service._work:  # counts what the run took, which is not left behind by the other server
+            await asyncio.sleep(0.01)
 
 
 async def test_rates_and_the_days_tokens_are_counted_over_all_servers(serve: Serve, store: str) -> None:
@@ -118,11 +121,40 @@ async def test_rates_and_the_days_tokens_are_counted_over_all_servers(serve: Ser
             await asked(again, "bob")
 
 
+async def test_bytes_of_journals_are_counted_over_all_processes_of_a_store(serve: Serve, store: str) -> None:
+    """Another process knows of them when its first run has ended."""
+    settings: dict[str, Any] = {
+        "journal": store,
+        "tenants": [{"name": name, "keys": [hashed(f"key-{name}")]} for name in ("ann", "bob")],
+        "journal_bytes_per_tenant": 60_000,
+    }
+
+    async def asked(server: Served, name: str, text: str = "x") -> None:
+        ask: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": text}]}
+        await server.client(f"key-{name}").chat.completions.create(**ask)
+        server.service.orchestrator._driver.recorder.flush()  # pyright: ignore[reportOptionalMemberAccess]
+        while server.service._work:
+            await asyncio.sleep(0.01)
+
+    BYTES_BY_TENANT.clear()
+    async with serve("fine", **settings) as one:
+        with pytest.raises(openai.RateLimitError, match="bytes to journals today"):
+            for _ in range(20):
+                await asked(one, "ann", "".join(map(chr, range(0x4E00, 0x7E00))))
+    BYTES_BY_TENANT.clear()  # as in a process that has written nothing
+    async with serve("fine", **settings) as again:
+        await asked(again, "ann")
+        with pytest.raises(openai.RateLimitError, match="bytes to journals today"):
+            await asked(again, "ann")
+        await asked(again, "bob")
+        await asked(again, "bob")
+
+
 async def test_completions_are_listed_page_by_page_on_every_server(
     serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers take turns in keeping them. A list that looks for notes reads several pages of the store."""
-    monkeypatch.setattr("plait_server.response_store.MAX_PAGE_SIZE", 4)
+    monkeypatch.setattr("plait_server.stored_completions.MAX_PAGE_SIZE", 4)
     tenants = [{"name": name, "keys": [hashed(f"key-{name}")]} for name in ("ann", "bob")]
     settings: dict[str, Any] = {"journal": store, "tenants": tenants}
     body: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}], "store": True}

@@ -18,16 +18,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 LIMITS = {
-    "run": 970,
-    "run, journal": 1286,
-    "chain": 177,
-    "chain, journal": 224,
-    "fan": 149,
-    "fan, journal": 194,
-    "request": 280,
-    "request, journal": 348,
-    "token": 14,
-    "token, journal": 15,
+    "run": 815,
+    "run, journal": 1029,
+    "chain": 168,
+    "chain, journal": 217,
+    "fan": 112,
+    "fan, journal": 155,
+    "request": 265,
+    "request, journal": 334,
+    "token": 13.2,
+    "token, journal": 14.1,
 }
 """Calls of one of each."""
 

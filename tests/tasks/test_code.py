@@ -9,7 +9,7 @@ import pytest
 
 from plait.tasks.code import Code
 from plait.workers.tools.environments.code import CodeEnvironment
-from plait_bench.tasks.humaneval import HumanEval
+from plait_bench.tasks.data_sets import HumanEval
 
 DEFINED = "def double(x):\n    return 2 * x"
 TASK = Code(text=json.dumps({"prompt": "Double it.", "entry": "double"}))

@@ -17,8 +17,15 @@ from plait.core.events import CacheChanged, event_adapter
 from plait.core.interfaces import CacheUpdate
 from plait.core.ops import Plugin
 from plait.runtime.client.config import Config
-from plait.workers._shared.cached_blocks import BlockRemoved, BlockStored, CachedBlocks, Mailbox, read
-from plait.workers._shared.kv_events import EventReader, KvEvents
+from plait.workers._shared.kv_events import (
+    BlockRemoved,
+    BlockStored,
+    CachedBlocks,
+    EventReader,
+    KvEvents,
+    Mailbox,
+    read,
+)
 from plait.workers.scripted import Reply, Scripted
 
 msgspec = pytest.importorskip("msgspec")

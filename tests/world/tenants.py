@@ -19,11 +19,17 @@ from typing import Any
 
 import httpx
 
+from plait_server.settings import OFFERED
 from plait_server.tenants import hashed
 from tests.faults.world import PLAN, World
 
 INNOCENTS = ("ann", "bob", "cy", "dee")
+APPROVERS = ("ann", "bob")
+"""Those who may allow the calls of others: yes or no, as the end of a call's mark says."""
 HOSTILE = "mallory"
+AGENT_TURNS = 50
+AGENT_PAUSE_S = 8.0
+"""Seconds between two agents of a tenant: each has more turns than all else that it does in that time."""
 KEYS = {name: f"plait-{name}-{'k' * 32}" for name in (*INNOCENTS, HOSTILE)}
 TOKENS_PER_DAY = 900
 """Limit of the tenant `dee`."""
@@ -31,13 +37,16 @@ TOKENS_PER_RUN = 40
 """Limit of its runs: what each of them may use beyond the limit while servers do not know of one another's."""
 SETTINGS = {
     "tenants": [
-        {"name": name, "keys": [hashed(key)], "salted": False, "fairness_weight": 1.0}
+        {"name": name, "keys": [hashed(key)], "salted": False, "fairness_weight": 1.0, "approves": name in APPROVERS}
         | ({"tokens_per_day": TOKENS_PER_DAY, "tokens_per_run": TOKENS_PER_RUN} if name == "dee" else {})
         for name, key in KEYS.items()
     ],
+    "planners": [*OFFERED, "react"],
     "upstream_wait": 5.0,
     "seconds_per_run": 60.0,
 }
+CHARGE = {"kind": "call", "tool": "charge"}
+"""A call of the tool of the MCP server."""
 TIMEOUT_S = 25.0
 REASONS = (429, 500, 502, 503, 504)
 """Statuses that do not blame an innocent."""
@@ -55,6 +64,12 @@ class Findings:
     """Whole answers that innocents asked for: begin, seconds, and whether they got them."""
     accepted: dict[str, str] = field(default_factory=dict[str, str])
     """Responses in the background: whose they are."""
+    charges: dict[str, str] = field(default_factory=dict[str, str])
+    """Those among them that charge somebody if another tenant allows it: their marks."""
+    agents: dict[str, str] = field(default_factory=dict[str, str])
+    """Those that are agents: the marks that they end with."""
+    allowed: set[str] = field(default_factory=set[str])
+    """Marks of the calls that somebody has tried to allow."""
     stored: dict[str, tuple[str, str, float]] = field(default_factory=dict[str, tuple[str, str, float]])
     """Stored completions and responses: whose they are, which server said so, and when."""
     tokens: Counter[str] = field(default_factory=Counter[str])
@@ -66,13 +81,22 @@ class Tenants:
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.found = world, Findings()
         self._dice = random.Random(seed)
-        self._over = threading.Event()
+        self.slow: str = ""
+        """The server whose streams an innocent's clients read a byte at a time, if any."""
+        self._agent_at: dict[str, float] = {}
+        self._readers: set[asyncio.Task[None]] = set()
+        self._over, self._quiet, self._closed = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Let what is under way end."""
+        """Let what is under way end. Those who allow calls go on."""
         self._over.set()
+        assert self._quiet.wait(120), "a client hangs, though each of its requests has a timeout"
+
+    def close(self) -> None:
+        """End."""
+        self._closed.set()
         self._thread.join(120)
         assert not self._thread.is_alive(), "a client hangs, though each of its requests has a timeout"
 
@@ -84,13 +108,17 @@ class Tenants:
         async with httpx.AsyncClient(
             verify=False, trust_env=False, timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=None)
         ) as self.http:
-            await asyncio.gather(*(self._innocent(name) for name in INNOCENTS), self._innocent("ann"), self._hostile())
+            approvers = [asyncio.create_task(self._approver(name)) for name in APPROVERS]
+            innocents = (self._innocent(name) for name in (*INNOCENTS, "ann"))
+            await asyncio.gather(*innocents, self._hostile(), self._slow_clients())
+            self._quiet.set()
+            await asyncio.gather(*approvers)
 
     # -- innocents -----------------------------------------------------------------------------------------------------
 
     async def _innocent(self, name: str) -> None:
         acts = [self.whole, self.whole, self.vote, self.streamed, self.left, self.background, self.stored, self.listed]
-        acts += [self.peek, self.feedback, self.response]
+        acts += [self.peek, self.feedback, self.response, self.charge, self.program, self.agent]
         number = 0
         while not self._over.is_set():
             number += 1
@@ -173,14 +201,49 @@ class Tenants:
         """Leave a stream early."""
         await self.streamed(name, server, mark, leave=True)
 
-    async def background(self, name: str, server: str, mark: str) -> None:
-        """Begin a response with payments in the background."""
-        body = {"model": "q", "background": True, "plait": {"plan": PLAN}, "metadata": {"owner": name}}
+    async def background(self, name: str, server: str, mark: str, **body: Any) -> str | None:
+        """Begin a response in the background, with payments if it is no other; return its id."""
+        body = {"model": "q", "background": True, "metadata": {"owner": name}} | (body or {"plait": {"plan": PLAN}})
         said = await self.send(name, server, "POST", "/v1/responses", body)
-        if said.status_code == 200:
-            self.found.accepted[said.json()["id"]] = name
-        else:
+        if said.status_code != 200:
             self.refused(f"background {name}", said)
+            return None
+        self.found.accepted[said.json()["id"]] = name
+        return said.json()["id"]
+
+    async def charge(self, name: str, server: str, mark: str) -> None:
+        """Begin a response that charges somebody by a tool of the MCP server, if another tenant allows it."""
+        if name == "dee":  # its runs would wait side by side, and each server knows its own alone
+            return
+        mark = f"{mark}-{self._dice.choice(('yes', 'yes', 'no'))}"
+        call = {"name": "charge", "op": {**CHARGE, "args": {"mark": mark}, "approve": True}}
+        end = {"name": "end", "op": {"kind": "think", "prompt": "end"}, "needs": ["charge"]}
+        plan = {"steps": [call, end], "output": "end"}
+        if wanted := await self.background(name, server, mark, plait={"plan": plan}):
+            self.found.charges[wanted] = mark
+
+    async def agent(self, name: str, server: str, mark: str) -> None:
+        """Begin an agent of fifty turns, each with a call."""
+        now = time.monotonic()
+        if name == "dee" or now < self._agent_at.get(name, 0.0):
+            return
+        self._agent_at[name] = now + AGENT_PAUSE_S
+        model = f"plait/react:rounds={AGENT_TURNS + 5}@q"
+        if wanted := await self.background(name, server, mark, model=model, input=f"AGENT:{AGENT_TURNS}:{mark}:YAS"):
+            self.found.agents[wanted] = mark
+
+    async def program(self, name: str, server: str, mark: str) -> None:
+        """Run a program in a sandbox."""
+        op = {"kind": "call", "tool": "run_python", "args": {"code": f"print('{mark}'[::-1])"}}
+        body = {"model": "q", "plait": {"plan": {"steps": [{"name": "run", "op": op}], "output": "run"}}}
+        said = await self.send(name, server, "POST", "/v1/responses", body)
+        if said.status_code != 200:
+            self.refused(f"program {name}", said)
+        elif mark[::-1] not in said.text:
+            late = '"timeout' in said.text.replace("\\", "")
+            self.found.tally["programs that ended with a reason"] += late
+            if not late:
+                self.found.silent.append(f"program {name}: {said.text[:1000]!r}")
 
     async def stored(self, name: str, server: str, mark: str) -> None:
         """Store a completion, and read it."""
@@ -230,8 +293,12 @@ class Tenants:
         paths = [("GET", f"/v1/responses/{wanted}"), ("POST", f"/v1/responses/{wanted}/cancel"),
                  ("GET", f"/v1/chat/completions/{wanted}"), ("DELETE", f"/v1/chat/completions/{wanted}"),
                  ("GET", f"/runs/{run}/data"), ("POST", f"/runs/{run}/cancel"), ("GET", "/metrics")]  # fmt: skip
+        if name == HOSTILE:
+            paths.append(("POST", f"/runs/{run}/answer"))
         method, path = self._dice.choice(paths)
-        said = await self.send(name, server, method, path, {} if method == "POST" else None)
+        said = await self.send(
+            name, server, method, path, {"value": True} if path.endswith("answer") else {} if method == "POST" else None
+        )
         if said.status_code < 400:
             self.found.leaks.append(f"{name}: {method} {path} of another: {said.status_code} {said.text[:200]}")
 
@@ -245,6 +312,42 @@ class Tenants:
             if owner != name and said.status_code < 400:
                 self.found.leaks.append(f"{name} gave feedback on a run of {owner}")
             self.found.tally[f"feedback {said.status_code}"] += owner == name
+
+    async def _approver(self, name: str) -> None:
+        """Allow or refuse the calls of others as their marks say; try one's own, too, which is refused."""
+        while not self._closed.is_set():
+            with contextlib.suppress(httpx.HTTPError, OSError):
+                server = self._dice.choice(self.world.servers)
+                said = await self.send(name, server, "GET", "/runs?past=false")
+                for row in said.json()["now"] if said.status_code == 200 else ():
+                    for question in row["questions"]:
+                        await self._approve(name, server, row["run"], question)
+            await asyncio.sleep(self._dice.uniform(0.1, 0.4))
+
+    async def _approve(self, name: str, server: str, run: str, question: dict[str, Any]) -> None:
+        mark = question["call"]["args"]["mark"]
+        is_own, allow = mark.startswith(f"{name}-"), mark.endswith("-yes")
+        if allow and not is_own:
+            self.found.allowed.add(mark)  # before it is known: the answer may be lost on its way
+        body = {"question": question["id"], "value": allow}
+        said = await self.send(name, server, "POST", f"/runs/{run}/answer", body)
+        self.found.tally[f"{'own ' * is_own}approval {said.status_code}"] += 1
+        if is_own and said.status_code < 400:
+            self.found.leaks.append(f"{name} allowed a call of its own: {mark}")
+        elif said.status_code == 500:
+            self.found.blamed.append(f"approval of {mark}: {said.text[:200]}")
+
+    async def _slow_clients(self) -> None:
+        """Read long streams of the server `slow` a few bytes at a time, as clients behind bad lines do."""
+        while not self._over.is_set():
+            if server := self.slow:
+                writers = [await self._long_stream(server, "ann", 20) for _ in range(20)]
+                while self.slow == server and not self._over.is_set():
+                    await asyncio.sleep(0.1)
+                for writer in writers:
+                    if writer is not None:
+                        writer.transport.abort()
+            await asyncio.sleep(0.1)
 
     # -- the hostile one -----------------------------------------------------------------------------------------------
 
@@ -284,18 +387,30 @@ class Tenants:
 
     async def _unread(self, server: str) -> None:
         """Ask for long streams, and read none of them."""
+        writers = [await self._long_stream(server, HOSTILE) for _ in range(5)]
+        await asyncio.sleep(2)
+        for writer in writers:
+            if writer is not None:
+                writer.transport.abort()
+
+    async def _long_stream(self, server: str, name: str, rate: int = 0) -> asyncio.StreamWriter | None:
+        """Ask for a long stream of which so many bytes are read in a second."""
         host, port = self.world.hosts.address(server), 8100
         body = json.dumps(
             {"model": "q", "stream": True, "messages": [{"role": "user", "content": "SAY:9000:word :YAS"}]}
         )
-        head = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEYS[HOSTILE]}\r\n"
+        head = (f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {KEYS[name]}\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}")  # fmt: skip
-        writers = [(await asyncio.open_connection(host, port))[1] for _ in range(5)]
-        for writer in writers:
-            writer.write(head.encode())
-        await asyncio.sleep(2)
-        for writer in writers:
-            writer.transport.abort()
+        try:
+            async with asyncio.timeout(5):
+                reader, writer = await asyncio.open_connection(host, port, limit=1)
+        except (OSError, TimeoutError):
+            return None
+        writer.write(head.encode())
+        if rate:
+            self._readers.add(task := asyncio.create_task(_read_slowly(reader, rate)))
+            task.add_done_callback(self._readers.discard)
+        return writer
 
     async def _half_open(self, server: str) -> None:
         """Open connections, and send little or nothing."""
@@ -305,3 +420,9 @@ class Tenants:
         await asyncio.sleep(1)
         for writer in made:
             writer.transport.abort()
+
+
+async def _read_slowly(reader: asyncio.StreamReader, rate: int) -> None:
+    with contextlib.suppress(OSError):
+        while await reader.read(rate):
+            await asyncio.sleep(1.0)

@@ -1,21 +1,28 @@
-"""Three servers with keys over PostgreSQL, two upstreams and five tenants, while faults are drawn at random.
+"""Three servers with keys over PostgreSQL, four upstreams, a server of MCP tools and five tenants, while faults are
+drawn at random.
 
 Held at each fault: no tenant sees what is another's, nothing ends without an answer or a reason, no payment is made
-twice; and there is service again within 30 seconds, but for those in which a process waited for a processor. Held in
-the end: no accepted response and no stored completion is lost, and a limit per day was kept. `WORLD_FAULTS` and
+twice, none without leave; and there is service again within 30 seconds, but for those in which a process waited for a
+processor. Held in the end: no accepted response, no agent's turn and no stored completion is lost, and a limit per day
+was kept. `WORLD_FAULTS` and
 `WORLD_SEED` in the environment ask for other faults:
 
     WORLD_FAULTS=500 WORLD_SEED=7 python -m pytest tests/world -m slow -s
+
+`WORLD_KINDS=tools,host` draws from these kinds alone.
 
 `python -m tests.counts world` has 500 in slices, each in a world of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import re
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -28,13 +35,24 @@ import httpx
 import pytest
 
 from tests.faults.hosts import why_not
-from tests.faults.world import BUSY, MODELS, Fault, World, faults, told
+from tests.faults.world import BUSY, World, told
 from tests.postgres.server import binaries
-from tests.world.tenants import KEYS, SETTINGS, TOKENS_PER_DAY, TOKENS_PER_RUN, Tenants
+from tests.world.kinds import draw, kinds_of
+from tests.world.tenants import (
+    AGENT_TURNS,
+    CHARGE,
+    KEYS,
+    SETTINGS,
+    TOKENS_PER_DAY,
+    TOKENS_PER_RUN,
+    Findings,
+    Tenants,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7_200)]
-UPSTREAM = Path(__file__).with_name("upstream.py")
+UPSTREAM, TOOLS = (Path(__file__).with_name(name) for name in ("upstream.py", "tool_server.py"))
 SERVERS = ("one", "two", "three")
+UPSTREAMS = ("model", "other", "third", "fourth")
 REASONS = {"completed": ("", ""), "failed": ("error", "message"), "incomplete": ("incomplete_details", "reason")}
 """How a response in the background may end, and where it says why."""
 LATE_S = 5.0
@@ -47,17 +65,39 @@ class TenantWorld(World):
     """The hosts of the faults, with a third server, keys, and upstreams that can be in trouble."""
 
     servers = SERVERS
-    places = ("db", *SERVERS, *MODELS, "client")
-    parts = ("db", *MODELS, "slow-db", "slow-model", *SERVERS)
+    places = ("db", *SERVERS, *UPSTREAMS, "tools", "client")
+    parts = ("db", *UPSTREAMS, "slow-db", "slow-model", "tools", *SERVERS)
 
     def _command(self, name: str) -> tuple[str, list[str], bool]:
         """The host of a process, its command, and whether it is the database's user's."""
-        if name in MODELS:
+        if name in UPSTREAMS:
             return name, [sys.executable, str(UPSTREAM), self.hosts.address(name), "9000", str(self.mode(name))], False
+        if name == "tools":
+            return name, [sys.executable, str(TOOLS), self.hosts.address(name), "9000", str(self.ledger)], False
         host, command, database = super()._command(name)
         if name in SERVERS:
-            command = ["env", f"SERVE_SETTINGS={json.dumps(SETTINGS)}", *command]
+            mcp = f"http://{self.hosts.address('tools')}:9000/mcp"
+            command = ["env", f"SERVE_SETTINGS={json.dumps(SETTINGS)}", f"SERVE_MCP={mcp}", *command]
         return host, command, database
+
+    def models(self) -> list[str]:
+        """What the servers ask."""
+        return super().models() + [f"http://{self.hosts.address(name)}:9000/v1" for name in UPSTREAMS[2:]]
+
+    def start(self, name: str) -> None:
+        """Start a process. The server of tools has to listen before servers ask it what it has."""
+        super().start(name)
+        if name == "tools":
+            self._wait_listening(name)
+
+    def _wait_listening(self, name: str) -> None:
+        until = time.monotonic() + 60
+        with self.hosts.inside("client"):
+            while time.monotonic() < until:
+                with contextlib.suppress(OSError), socket.create_connection((self.hosts.address(name), 9000), 1):
+                    return
+                time.sleep(0.05)
+        raise AssertionError(f"{name} does not listen: " + (self.folder / f"log-{name}").read_text()[-3000:])
 
     def mode(self, name: str) -> Path:
         """Return the file that says what trouble an upstream is in."""
@@ -65,18 +105,25 @@ class TenantWorld(World):
 
     def _clocks(self) -> None:
         super()._clocks()
-        for name in MODELS:
+        for name in UPSTREAMS:
             self.mode(name).write_text("ok")
 
-    def service(self, seconds: float) -> float | None:
-        """Seconds until each server has answered a tenant; `None` if one has not in time."""
+    def service(self, seconds: float, tools: bool = False) -> float | None:
+        """Seconds until each server has answered a tenant, with `tools` by a call of the MCP server's tool; `None` if
+        one has not in time."""
         began = time.monotonic()
-        body = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
-        for server in SERVERS:
+        chat = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
+        for number, server in enumerate(SERVERS):
             while True:
+                call = {
+                    "name": "c",
+                    "op": {**CHARGE, "args": {"mark": f"world-{began}-{number}-{time.monotonic()}-yes"}},
+                }
+                plan = {"model": "q", "plait": {"plan": {"steps": [call], "output": "c"}}}
+                path, body = ("responses", plan) if tools else ("chat/completions", chat)
                 try:
-                    said = self.http("POST", server, "/v1/chat/completions", 10, body, KEYS["ann"])
-                    if said.status_code == 200:
+                    said = self.http("POST", server, f"/v1/{path}", 10, body, KEYS["ann"])
+                    if said.status_code == 200 and (not tools or said.json()["status"] == "completed"):
                         break
                 except (httpx.HTTPError, OSError):
                     pass
@@ -84,16 +131,6 @@ class TenantWorld(World):
                     return None
                 time.sleep(0.1)
         return time.monotonic() - began
-
-
-def all_faults(world: TenantWorld) -> list[Fault]:
-    """Those of the hosts, and upstreams that are full, slow or broken."""
-    found = faults(world)
-    for name in MODELS:
-        for mode in ("full", "slow", "broken"):
-            file = world.mode(name)
-            found.append((f"{mode} {name}", lambda f=file, m=mode: f.write_text(m), lambda f=file: f.write_text("ok")))
-    return found
 
 
 def percentile(values: list[float], part: float) -> float:
@@ -121,16 +158,23 @@ def ends(world: TenantWorld, accepted: dict[str, str]) -> dict[str, dict[str, An
     return found | {name: {"status": "never ended"} for name in left}
 
 
-def lost_completions(world: TenantWorld, stored: dict[str, tuple[str, str, float]]) -> list[str]:
-    """Return what was stored and can no longer be read from another server than the one that stored it."""
+def lost_completions(
+    world: TenantWorld, stored: dict[str, tuple[str, str, float]], faults: list[tuple[float, float, str]]
+) -> list[str]:
+    """Return what was stored and can no longer be read from another server than the one that stored it, with what the
+    other says, and the fault that there was when it was stored."""
     lost: list[str] = []
     with world.hosts.inside("client"), httpx.Client(verify=False, trust_env=False, timeout=30) as client:
-        for name, (owner, server, _) in stored.items():
+        for name, (owner, server, at) in stored.items():
             other = world.url(SERVERS[(SERVERS.index(server) + 1) % 3])
             headers = {"authorization": f"Bearer {KEYS[owner]}"}
             path = "responses" if name.startswith("resp_") else "chat/completions"
-            if client.get(f"{other}/v1/{path}/{name}", headers=headers).status_code != 200:
-                lost.append(name)
+            said = client.get(f"{other}/v1/{path}/{name}", headers=headers)
+            if said.status_code != 200:
+                then = [fault for first, last, fault in faults if first <= at <= last + 1]
+                lost.append(
+                    f"{name} of {owner}, stored by {server}: {said.status_code} {said.text[:200]}; then: {then}"
+                )
     return lost
 
 
@@ -145,54 +189,86 @@ def used_tokens(world: TenantWorld, tenant: str) -> int:
     return int(row[0])
 
 
+def wrong_calls(world: TenantWorld, found: Findings) -> list[str]:
+    """Return the payments and charges that were made twice, and the charges that nobody allowed."""
+    counts = [(key, times) for made in told(world.folder).values() for key, times in made.items()]
+    twice = [key for key, times in counts if times > 1 and key.startswith(("pay", "charge"))]
+    allowed = {f"charge {mark}" for mark in found.allowed}
+    return twice + [key for key, _ in counts if key.startswith("charge") and "world" not in key and key not in allowed]
+
+
+def is_lost(name: str, said: dict[str, Any], found: Findings, made: dict[str, Counter[str]]) -> bool:
+    """Whether what was accepted has no end, or not all that belongs to the end that it has."""
+    if said["status"] not in REASONS:
+        return True
+    if said["status"] != "completed":
+        return False
+    calls = made.get(name.removeprefix("resp_"), Counter())
+    if (mark := found.charges.get(name)) is not None:
+        return made.get(mark, Counter())[f"charge {mark}"] != 1
+    if (mark := found.agents.get(name)) is not None:
+        return len(calls) != AGENT_TURNS or mark not in json.dumps(said["output"])
+    return len(calls) != 3
+
+
 def live(world: TenantWorld, count: int, seed: int) -> dict[str, Any]:
     """Let faults happen while the tenants are at work, hold the promises at each, and return the figures."""
     dice = random.Random(seed)
     figures: Counter[str] = Counter()
-    disturbed: list[tuple[float, float]] = []
+    reasons: Counter[str] = Counter()
+    disturbed: list[tuple[float, float, str]] = []
     again: dict[str, float] = {}
     with world:
         assert world.service(60) is not None, "there was no service before the first fault"
+        assert world.service(60, tools=True) is not None, "there were no tools before the first fault"
         tenants = Tenants(world, seed)
+        found = tenants.found
         time.sleep(5)
-        kinds = all_faults(world)
+        kinds = kinds_of(world, UPSTREAMS, tenants)
+        if only := os.environ.get("WORLD_KINDS"):
+            kinds = {kind: each for kind, each in kinds.items() if kind in only.split(",")}
         for number in range(count):
-            name, begin, end = dice.choice(kinds)
+            kind, (name, begin, end) = draw(dice, kinds)
             began = time.monotonic()
             begin()
             time.sleep(dice.uniform(0.3, 2.5))
             end()
             world.revive_all()
             before = world.waits()
-            took = world.service(world.patience + BUSY)
+            took = world.service(world.patience + BUSY, tools=kind == "tools" or "tools" in name)
             waited = world.waited(before)
-            disturbed.append((began, time.monotonic()))
+            disturbed.append((began, time.monotonic(), name))
+            figures[f"faults: {kind}"] += 1
             figures["no service"] += took is None or took - waited > world.patience
             again[name] = max(again.get(name, 0.0), took or 999.0)
             sys.stdout.write(
                 f"{number + 1:4} {name:28} {took or -1:6.2f} s, {waited:5.2f} s of it without a processor\n"
             )
             sys.stdout.flush()
-            found = tenants.found
-            doubled = sum(times - 1 for made in told(world.folder).values()
-                          for key, times in made.items() if key.startswith("pay"))  # fmt: skip
-            assert not found.leaks and not found.silent and not found.blamed and not doubled, (name, found, doubled)
+            wrong = wrong_calls(world, found)
+            assert not found.leaks and not found.silent and not found.blamed and not wrong, (name, found, wrong)
             time.sleep(dice.uniform(0.0, 1.5))
         tenants.stop()
         assert world.service(60) is not None
-        for name, said in ends(world, found.accepted).items():
-            made = told(world.folder).get(name.removeprefix("resp_"), Counter())
+        accepted = ends(world, found.accepted)
+        tenants.close()
+        made = told(world.folder)
+        for name, said in accepted.items():
+            kind = "charge" if name in found.charges else "agent" if name in found.agents else "payments"
             figures[said["status"]] += 1
-            completed = said["status"] == "completed"
-            figures["lost"] += said["status"] not in REASONS or (completed and len(made) != 3)
+            figures[f"{kind}: {said['status']}"] += 1
+            figures["lost"] += is_lost(name, said, found, made)
             field, reason = REASONS.get(said["status"], ("", ""))
-            figures["silent"] += bool(field) and not (said.get(field) or {}).get(reason)
-        lost = lost_completions(world, found.stored)
+            why = (said.get(field) or {}).get(reason) or ""
+            figures["silent"] += bool(field) and not why
+            reasons[f"{kind}: {re.sub(r'[0-9a-f]{8,}|[0-9]+', '#', why)[:110]}"] += bool(why)
+        figures["doubled"] = len(wrong_calls(world, found))
+        lost = lost_completions(world, found.stored, disturbed)
         used = used_tokens(world, "dee")
     calm = [
         seconds
         for start, seconds, ok in found.calls
-        if ok and not any(first - 1 < start + seconds and start < last + 3 for first, last in disturbed)
+        if ok and not any(first - 1 < start + seconds and start < last + 3 for first, last, _ in disturbed)
     ]
     good = sorted(start + seconds for start, seconds, ok in found.calls if ok)
     return {
@@ -202,7 +278,7 @@ def live(world: TenantWorld, count: int, seed: int) -> dict[str, Any]:
         "p99 without faults": round(percentile(calm, 0.99), 3), "p50 without faults": round(percentile(calm, 0.5), 3),
         "longest without an answer": round(max((b - a for a, b in pairwise(good)), default=0.0), 2),
         "longest until service": max(again.items(), key=lambda each: each[1]),
-        "tokens of dee": used, "did": dict(sorted(found.tally.items())),
+        "reasons": reasons.most_common(12), "tokens of dee": used, "did": dict(sorted(found.tally.items())),
     }  # fmt: skip
 
 
@@ -212,6 +288,7 @@ def tried(count: int, seed: int) -> dict[str, Any]:
         figures = live(TenantWorld(Path(folder), binaries()), count, seed)
     sys.stdout.write("\n" + "\n".join(f"{name}: {value}" for name, value in figures.items()) + "\n")
     assert not figures["lost"] and not figures.get("silent") and not figures["lost completions"], figures
+    assert not figures["doubled"], figures
     assert not figures.get("no service"), figures
     assert figures["completed"] > figures["accepted"] / 2, figures
     # Servers do not know what others' running runs use. `dee` has one client, whose left streams end beside the next.

@@ -1,6 +1,8 @@
 """A server of models that can be in trouble: `python upstream.py ADDRESS PORT FILE`.
 
-FILE holds one word: `ok`; `full` (429 to all); `slow` (answers seconds late); `broken` (ends in the middle of answers).
+A conversation with `AGENT:TURNS:MARK:YAS` gets a call of the tool `put` in each turn until it has the results of so
+many calls, and then the mark. FILE holds one word: `ok`; `full` (429 to all); `slow` (answers seconds late); `broken`
+(ends in the middle of answers).
 """
 
 from __future__ import annotations
@@ -20,8 +22,20 @@ FULL = (
     b'{"error": {"message": "is full"}}'
 )
 MODE = Path(sys.argv[3])
+_AGENT = re.compile(rb"AGENT:(\d+):([\w-]+):YAS")
+_RESULT = re.compile(rb'"role": ?"tool"')
 PIECE_BYTES = 400
 """A streamed answer comes in pieces of this size, so that a client can leave in its middle."""
+
+
+def next_turn(body: bytes) -> bytes:
+    """Return a body with what to say in an agent's next turn; any other body as it is."""
+    asked = _AGENT.search(body)
+    if asked is None:
+        return body
+    done = len(_RESULT.findall(body))
+    call = f'<tool_call>{{\\"name\\": \\"put\\", \\"arguments\\": {{\\"amount\\": {done}}}}}</tool_call>'
+    return body + b" SAY:1:%s:YAS" % (call.encode() if done < int(asked[1]) else asked[2])
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,7 +53,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 continue
             mode = MODE.read_text()  # noqa: ASYNC240  (one word of a file in memory)
             await asyncio.sleep(2.0 if mode == "slow" else 0.01)
-            whole = FULL if mode == "full" else answer(body)
+            whole = FULL if mode == "full" else answer(next_turn(body))
             if mode == "broken":
                 writer.write(whole[: len(whole) * 2 // 3])
                 return

@@ -20,7 +20,6 @@ from ..distributions import CONTENTS, explain_missing
 from .command_table import all_commands, all_families
 from .common.guard import guarded
 from .common.output import SECOND_WORD, cancellable
-from .moved import current_flags, current_words
 
 _FREE = ("job submit", "job manifest")
 """Commands whose arguments are another command's words."""
@@ -38,23 +37,13 @@ class _LazyCommand(TyperCommand):
         single = _new_app()
         free = {"allow_extra_args": True, "ignore_unknown_options": True} if self._words in _FREE else None
         function = getattr(importlib.import_module(self._module), self._attribute)
-        single.command(self.name, cls=_Command, context_settings=free)(cancellable(function))
+        single.command(self.name, context_settings=free)(cancellable(function))
         command = typer.main.get_command(single)
         command.name = self.name
         more = [words for group in all_commands().values() for words in group if words.startswith(f"{self._words} ")]
         if more:
             command.epilog = f"See also: {', '.join(f'plait {words}' for words in more)}."
         return command
-
-
-class _Command(TyperCommand):
-    """A command that takes old flags, too."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; old flags of settings are read as `--set`."""
-        if any(param.name == "settings" for param in self.params):
-            args = current_flags(args, {flag for param in self.params for flag in param.opts})
-        return super().parse_args(ctx, args)
 
 
 class LazyGroup(TyperGroup):
@@ -66,7 +55,6 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command that the words name, and the words after it."""
         if ctx.parent is None and args:
-            args = current_words(args)
             self._refuse_missing(ctx, args)
             longer = [name for rows in all_commands().values() for name in rows if name.split()[1:] == args[:1]]
             if args[0] not in self.commands and longer:

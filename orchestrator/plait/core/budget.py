@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import not_
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
 from .errors import FieldError
-from .values import Frozen
+from .values import Frozen, is_none
 
 
 def _parse_number(value: object) -> object:
@@ -43,21 +44,21 @@ class Budget(Frozen):
     )
     thinking_tokens: Count | None = Field(
         default=None,
-        exclude_if=lambda limit: limit is None,
+        exclude_if=is_none,
         description="Tokens of thoughts, of all attempts; they count into `tokens` too. An attempt reserves all "
         "that it may think, and waits while others may give some back. When they are used up, calls are asked for "
         "without thoughts.",
     )
     prompt_tokens: Count | None = Field(
         default=None,
-        exclude_if=lambda limit: limit is None,
+        exclude_if=is_none,
         description="Prompt tokens, cached ones included, of all attempts. They are counted before an attempt "
         "starts: by the worker, or estimated where it cannot count: a token for four bytes, or what it has reported of "
         "others if that is more. By how much that may be too low is reserved beside it until the attempt has ended.",
     )
     total_tokens: Count | None = Field(
         default=None,
-        exclude_if=lambda limit: limit is None,
+        exclude_if=is_none,
         description="Prompt tokens and generated tokens together. What runs together may pass it by one report "
         "each, and by what its prompts come to beyond their estimates; with `strict` nothing does.",
     )
@@ -83,19 +84,19 @@ class Budget(Frozen):
     )
     depth: Count | None = Field(
         default=None,
-        exclude_if=lambda limit: limit is None,
+        exclude_if=is_none,
         description="How deep steps may expand into others: 0 not at all; 1: steps may, and those that they expand "
         "into may not. The step that represents a flow in the plan does not count.",
     )
     turns: Count | None = Field(
         default=None,
-        exclude_if=lambda limit: limit is None,
+        exclude_if=is_none,
         description="Model calls one after another, along any chain of steps: needed, continued, or waited for by a "
         "flow.",
     )
     strict: bool = Field(
         default=False,
-        exclude_if=lambda strict: not strict,
+        exclude_if=not_,
         description="Reserve for each attempt the most that it may generate, and a token for each byte of a prompt "
         "that was not counted. Nothing passes the limits then, and fewer attempts run at the same time.",
     )

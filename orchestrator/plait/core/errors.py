@@ -17,7 +17,7 @@
     │   │   │   │   └── ContextOverflow    a prompt that is longer than the model's context
     │   │   │   └── CutInThoughts    an answer that ended before its first word that is no thought
     │   │   ├── WorkerLost       it went away while it held work
-    │   │   │   └── Interrupted  it was our own process that ended, and the run was resumed
+    │   │   │   └── Interrupted  plait itself ended the attempt
     │   │   │       └── NeverMade    before the attempt had reached its worker, so it may be made again
     │   │   ├── NoWorker         nothing serves this kind of step
     │   │   ├── NoCluster        Ray is not installed, or its cluster does not start
@@ -42,6 +42,7 @@ Inside a run a failed step is data (`plait.core.result.Failure`, whose `kind` is
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Protocol
 
 
@@ -49,15 +50,18 @@ class PlaitError(Exception):
     """Base of all errors raised by this package."""
 
     code: ClassVar[str] = "error"
-    """Error code for programs, listed in docs/errors.md. The code stays the same when a class or a message changes."""
+    """Error code for programs, listed in docs/errors.md: the class's name in kebab case. A class that is renamed sets
+    its old code, because a code stays the same when a class or a message changes."""
 
     retryable = False
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in vars(cls) and cls.__module__.startswith("plait"):
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
 
 class UsageError(PlaitError):
     """The caller's mistake; nothing was run. `param`: the invalid field (`messages[2]`), if known."""
-
-    code = "usage-error"
 
     def __init__(self, message: object = "", param: str = "") -> None:
         super().__init__(message)
@@ -67,86 +71,58 @@ class UsageError(PlaitError):
 class FieldError(UsageError, ValueError):
     """Fields of a plan, an option or a budget that are not known, missing or of the wrong kind."""
 
-    code = "field-error"
-
 
 class PlanError(UsageError):
     """A plan that is not a DAG in which every step leads to the output."""
-
-    code = "plan-error"
 
 
 class PluginError(UsageError):
     """A plugin that cannot be found, configured, or that raised inside the machine."""
 
-    code = "plugin-error"
-
 
 class ToolSchemaError(UsageError):
     """A function whose signature cannot be put into a JSON schema."""
-
-    code = "tool-schema-error"
 
 
 class ConfigError(UsageError):
     """A setting that cannot be read or makes no sense."""
 
-    code = "config-error"
-
 
 class RunTaken(ConfigError):
     """Another live process has the run or its journal, or has just claimed the run."""
-
-    code = "run-taken"
 
 
 class NotAllowed(UsageError):
     """A request, or a step of its plan, asks for a model, tool, host or field that this tenant may not use."""
 
-    code = "not-allowed"
-
 
 class TaskError(UsageError):
     """A request that the task cannot read."""
-
-    code = "task-error"
 
 
 class WorldError(PlaitError):
     """The run or step started and failed."""
 
-    code = "world-error"
-
 
 class WorkerError(WorldError):
     """A worker that cannot start, or that broke."""
 
-    code = "worker-error"
-
 
 class EngineError(WorkerError):
     """The model engine: no model, no memory."""
-
-    code = "engine-error"
 
 
 class Rejected(EngineError):
     """A request that the engine or server rejects, however often it is sent: a prompt longer than its context, an image
     for a model that sees none, a field that it does not take."""
 
-    code = "rejected"
-
 
 class ContextOverflow(Rejected):
     """A prompt that is longer than the model's context."""
 
-    code = "context-overflow"
-
 
 class CutInThoughts(EngineError):
     """A model's output ended before its reasoning did. `most`: the limit of reasoning tokens."""
-
-    code = "cut-in-thoughts"
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -162,41 +138,31 @@ class CutInThoughts(EngineError):
 class WorkerLost(WorkerError):
     """The worker went away while it held work."""
 
-    code = "worker-lost"
     retryable = True
 
 
 class Interrupted(WorkerLost):
-    """The process that ran the step ended; the run was resumed. Neither the step nor the worker caused it, so it does
-    not count towards the step's allowed losses."""
-
-    code = "interrupted"
+    """plait itself ended the attempt: its process ended and the run was resumed, or the autoscaler removed the engine.
+    Neither the step nor the worker caused it, so it does not count towards the step's allowed losses."""
 
 
 class NeverMade(Interrupted):
     """The attempt had not reached its worker when the process ended, or may safely be repeated. Even a call with side
     effects is repeated."""
 
-    code = "never-made"
-
 
 class NoWorker(WorkerError):
     """No worker serves this kind of step, and none is coming back."""
 
-    code = "no-worker"
-
 
 class NoCluster(WorkerError):
     """Ray is not installed, or its local cluster does not start. An engine can run without Ray."""
-
-    code = "no-cluster"
 
 
 class Overloaded(WorkerError):
     """Too many runs wait for a slot, so this one was not taken. `wait`: the estimated waiting time in seconds; `None`
     if unknown."""
 
-    code = "overloaded"
     retryable = True
 
     def __init__(self, message: str, wait: float | None = None) -> None:
@@ -212,61 +178,41 @@ class Overloaded(WorkerError):
 class ToolError(WorldError):
     """A tool raised, hung, or returned something that is not JSON."""
 
-    code = "tool-error"
-
 
 class OutcomeUnknown(ToolError):
     """A call with side effects was running when the process ended; its outcome is unknown."""
-
-    code = "outcome-unknown"
 
 
 class Unanswered(ToolError):
     """A tool asked a person, and got no answer that it can use."""
 
-    code = "unanswered"
-
 
 class Denied(ToolError):
     """A call that a person had to allow first, and did not."""
-
-    code = "denied"
 
 
 class PlannerError(WorldError):
     """A planner could not make a plan from its input."""
 
-    code = "planner-error"
-
 
 class CutInForm(PlannerError):
     """A typed answer (`Request.output`) reached its token limit before its JSON was complete."""
-
-    code = "cut-in-form"
 
 
 class FlowError(PlannerError):
     """A flow awaited something other than a step, or changed after its run began."""
 
-    code = "flow-error"
-
 
 class BudgetExceeded(WorldError):
     """A hard limit of a budget is used up."""
-
-    code = "budget-exceeded"
 
 
 class DeadlineExceeded(WorldError):
     """A join's deadline passed with too few branches done."""
 
-    code = "deadline-exceeded"
-
 
 class DependencyFailed(WorldError):
     """A step that this one needs did not end in a value."""
-
-    code = "dependency-failed"
 
 
 class FailedRun(Protocol):
@@ -286,8 +232,6 @@ class FailedRun(Protocol):
 class RunFailed(WorldError):
     """The run ended without an answer. `failure` has the reason."""
 
-    code = "run-failed"
-
     def __init__(self, failure: FailedRun) -> None:
         super().__init__(failure)
         self.failure = failure
@@ -299,13 +243,9 @@ class RunFailed(WorldError):
 class InvariantError(PlaitError):
     """A bug in plait itself; please report it with the journal."""
 
-    code = "invariant-error"
-
 
 class InvalidTransition(InvariantError):
     """A step was moved against the table of legal moves. `story` is its causal log, oldest first."""
-
-    code = "invalid-transition"
 
     def __init__(self, step: str, start: str, finish: str, story: tuple[str, ...]) -> None:
         super().__init__(step, start, finish, story)

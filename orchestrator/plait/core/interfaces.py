@@ -96,7 +96,7 @@ class Planner(WithCallConfigs):
         """Return about how many steps the options ask for at once; by default the option `n`, where there is one.
 
         A run is refused before `start` if that is more than `MOST_STEPS` and more than its budget's `steps`."""
-        n: object = getattr(self, "n", None)
+        n: object = self.__dict__.get("n")
         return n if isinstance(n, int) else 1
 
     @classmethod

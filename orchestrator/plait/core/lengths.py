@@ -1,16 +1,20 @@
-"""The estimate of an answer's tokens, shared by policies, server hints and prices.
-
-The estimate uses the answers of ended steps with the same template: first siblings in the same run, then steps of
-earlier runs, then all calls to the same model with the same limit. With few samples, the limit supplies the rest of the
-estimate.
-"""
+"""Estimates of an answer's tokens, shared by policies, server hints and prices, and formulas that estimate from a few
+samples how many more are useful."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate
+
+# The estimate of an answer's tokens, shared by policies, server hints and prices.
+#
+# The estimate uses the answers of ended steps with the same template: first siblings in the same run, then steps of
+# earlier runs, then all calls to the same model with the same limit. With few samples, the limit supplies the rest of
+# the estimate.
+
 
 ENOUGH = 8
 """Lengths in a full sample. In a smaller sample each length has weight 1/8, and the next wider sample has the rest."""
@@ -73,3 +77,76 @@ def expected_tokens(
     so_far = list(accumulate(weight for _, weight in longer))
     length, _ = longer[bisect_left(so_far, share * so_far[-1] - 1e-9)]
     return max(1.0, float(min(length, limit) - known))
+
+
+# Formulas that estimate from a few samples how many more are useful. Pure arithmetic on counts and rates. Planners use
+# them before a vote, policies during a vote.
+
+
+def branches_needed(p: float, epsilon: float, ceiling: float = 1.0) -> int:
+    """Return N*, the fewest branches after which the next gains no more than `epsilon`: the smallest N with
+    ceiling * p * (1-p)^N <= epsilon (TTSPM, arXiv 2505.20522). `p` is the success rate of one branch, in 0..1."""
+    if epsilon >= ceiling * p:
+        return 0
+    if p >= 1.0:
+        return 1
+    return math.ceil(math.log(epsilon / (ceiling * p)) / math.log1p(-p))
+
+
+def beta_mean(successes: int, failures: int) -> float:
+    """Return the mean of the posterior Beta(1 + successes, 1 + failures) of a success rate."""
+    return (1 + successes) / (2 + successes + failures)
+
+
+def coverage(p: float, n: int, ceiling: float = 1.0) -> float:
+    """Return F(n), the chance that one of n branches succeeds."""
+    return ceiling * (1.0 - (1.0 - p) ** n)
+
+
+EXACT = 256
+"""Maximum number of votes for exact integer binomial sums; their numbers, and the time, grow with the votes."""
+
+
+def _half_tail(n: int, k: int) -> float:
+    """Return P(X <= k) for X of n fair coins, k < n / 2: each term is a fraction of the one above it."""
+    term = math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
+    total, least = term, term * 1e-12
+    while k and term > least:
+        term *= k / (n - k + 1)
+        k -= 1
+        total += term
+    return min(1.0, total)
+
+
+@lru_cache(maxsize=65_536)
+def majority_probability(first: int, second: int) -> float:
+    """Return P(p1 > p2) for a uniform prior over two shares, given `first` and `second` votes; exact to rounding,
+    and to nine digits above `EXACT` votes.
+
+    This is the Beta integral of x^a (1-x)^b from 1/2 to 1, divided by the integral from 0 to 1 (Adaptive-Consistency,
+    arXiv 2305.11860), in closed form 2^-(a+b+1) * sum of C(a+b+1, k) over k = 0..a. 4 votes to none give 0.969.
+    """
+    n = first + second + 1
+    if n > EXACT:
+        return 1.0 - _half_tail(n, second) if second <= first else _half_tail(n, first)
+    below = sum(math.comb(n, k) for k in range(second + 1))  # of the same 2^n, and the shorter sum
+    return (2**n - below) / 2**n
+
+
+def votes_needed(first: int, second: int, confidence: float, most: int) -> int:
+    """Return the number of votes after which the first answer leads with probability `confidence`, if further votes
+    split as before (each share smoothed by one vote). Return `most` at most, as in a tie."""
+    total = first + second + 2
+    shares = (first + 1) / total, (second + 1) / total
+    for more in range(max(0, most - first - second)):
+        if majority_probability(first + round(more * shares[0]), second + round(more * shares[1])) >= confidence:
+            return first + second + more
+    return most
+
+
+def semantic_entropy(counts: Sequence[int]) -> float:
+    """Return the entropy of the answers' shares in nats, with Miller and Madow's correction (SEAT, arXiv 2507.06829).
+    `counts` has the votes of each answer, one answer at least."""
+    total = sum(counts)
+    entropy = -math.fsum(count / total * math.log(count / total) for count in counts)
+    return max(0.0, entropy) + (len(counts) - 1) / (2 * total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping, Sequence
+from operator import not_
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import (
@@ -18,7 +19,7 @@ from pydantic import (
 from .chat import Message, transcript
 from .errors import PluginError
 from .sampling import THOUGHTS, Sampling, set_fields
-from .values import Frozen, StepName
+from .values import Frozen, StepName, is_none
 
 HANDED_OVER: dict[str, type] = {}
 """Plugin classes that were passed as objects, by plugin name. The process that created them finds them here even if
@@ -136,7 +137,7 @@ class Tokens(Frozen):
     within: str | None = None
     """A prefix of the ids' text: use only the leading ids for this prefix. If the prefix ends inside a token, the
     worker replaces this token by the rest of the prefix."""
-    text: str = Field(default="", exclude_if=lambda text: not text)
+    text: str = Field(default="", exclude_if=not_)
     """Text of the ids, if known, for readers of `Result.line`. Workers ignore it."""
 
 
@@ -186,7 +187,7 @@ class Function(Frozen):
     description: str = ""
     parameters: dict[str, JsonValue] = {}
     """JSON schema of the arguments, an object."""
-    strict: bool | None = Field(default=None, exclude_if=lambda strict: strict is None)
+    strict: bool | None = Field(default=None, exclude_if=is_none)
     """Whether calls must fit the schema; sent to servers unchanged. `None`: not sent."""
 
 
@@ -211,19 +212,19 @@ class ModelCall(Frozen):
     """Put the prompt as one user message through the model's chat template. With `after`, the message continues the
     other step's conversation: token for token if the model's template allows, else rendered again, as `Result.anew`
     reports."""
-    messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
+    messages: tuple[Message, ...] = Field(default=(), exclude_if=not_)
     """With `chat`: messages before the prompt. A prompt after a user's message is appended to this message; the prompt
     may be empty. With `after`: the new messages of the conversation, such as tool results."""
-    context: tuple[Part, ...] = Field(default=(), exclude_if=lambda context: not context)
+    context: tuple[Part, ...] = Field(default=(), exclude_if=not_)
     """For a continued conversation: all messages so far, as the engine read and wrote them. Set by the machine."""
-    heard: int = Field(default=0, ge=0, exclude_if=lambda heard: not heard)
+    heard: int = Field(default=0, ge=0, exclude_if=not_)
     """Number of messages in `context`. Set by the machine."""
     begin: str = ""
     """With `chat`: text at the start of the model's turn. It belongs to the prompt, so the value excludes it. A server
     without this feature does not get the text, so a prompt that relies on it must also ask for it."""
     sampling: Sampling = Field(default_factory=lambda: _SAMPLING)
     """Sampling parameters, resolved from all sources."""
-    stream: bool | None = Field(default=None, exclude_if=lambda stream: stream is None)
+    stream: bool | None = Field(default=None, exclude_if=is_none)
     """Whether the worker streams the text, which costs CPU time per token. `None`: only if a policy with `needs_stream`
     or a follower of the run reads the stream. `True`: always, for a reader or merge that reads unfinished text.
     `False`: only for followers of the run."""
@@ -235,11 +236,11 @@ class ModelCall(Frozen):
     """With `chat`: functions that the model may call through its chat template or the server's API. The text contains
     each call as `<tool_call>{"name": …, "arguments": …}</tool_call>`. A server without function calling does not get
     the functions, so a prompt that relies on them must also describe the format of calls."""
-    tool_choice: str = Field(default="required", max_length=64, exclude_if=lambda value: value == "required")
+    tool_choice: str = Field(default="required", max_length=64, exclude_if="required".__eq__)
     """`auto`: the model may call one of `tools`. `required`: the model must call one. A name: the model must call this
     function. `none`: the model only reads them, as calls before did, so that its prompt's beginning is cached. A server
     gets the field; an engine in this process enforces it, except `none`."""
-    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
+    parallel_tool_calls: bool = Field(default=True, exclude_if=bool)
     """Whether one turn may make several calls."""
     if TYPE_CHECKING:  # the validators accept more types than the fields hold
 
@@ -274,6 +275,11 @@ class ModelCall(Frozen):
         own = set_fields(sampling) if isinstance(sampling, Sampling) else cast("Mapping[str, object]", sampling)
         rest = {name: value for name, value in fields.items() if name not in _BESIDE}
         return {**rest, "sampling": {**beside, **own}}
+
+    @property
+    def is_self_contained(self) -> bool:
+        """Whether the call surely refers to no other step. `False` may be due to messages without a reference."""
+        return self.after is None and not self.messages and _TEXTS.issuperset(map(type, self.prompt))
 
     @property
     def most_thoughts(self) -> int:
@@ -317,6 +323,9 @@ class ModelCall(Frozen):
         return self
 
 
+_TEXTS = frozenset({Text, Tokens})
+
+
 class ToolCall(Frozen):
     """One call of a tool.
 
@@ -328,7 +337,7 @@ class ToolCall(Frozen):
     kind: Literal["call"] = "call"
     tool: str
     args: Annotated[dict[str, JsonValue], BeforeValidator(_plain_refs)] = {}
-    approve: bool | None = Field(default=None, exclude_if=lambda approve: approve is None)
+    approve: bool | None = Field(default=None, exclude_if=is_none)
     """`True`: a person must approve the call first. The tool and the request determine the field."""
 
     if TYPE_CHECKING:  # as above

@@ -26,7 +26,7 @@ from .errors import PlanError
 from .messages import did_you_mean
 from .notebook_html import escape_text, table
 from .ops import Join, ModelCall, Op, Ref, ToolCall
-from .tools.tool_search import MORE_TOOLS
+from .tools.schemas import MORE_TOOLS
 from .values import Frozen, StepName, complaints, json_references
 
 if TYPE_CHECKING:
@@ -211,7 +211,10 @@ class Plan(Frozen):
 
 def needs(step: Step) -> tuple[str, ...]:
     """Return the names of the steps that must end before this step, without repetition, `after` last."""
-    if isinstance(step.op, ToolCall) and not step.op.args and len(step.needs) < 2:
+    op = step.op
+    if len(step.needs) < 2 and (
+        not op.args if isinstance(op, ToolCall) else op.kind == "think" and op.is_self_contained
+    ):
         return step.needs
     names = dict.fromkeys(step.references())
     if isinstance(step.op, ModelCall) and step.op.after is not None:

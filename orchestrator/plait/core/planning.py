@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, Unpack, cast
@@ -15,12 +16,13 @@ from .call_config import CallConfig
 from .chat import Message
 from .errors import FieldError, FlowError
 from .interfaces import PlanningContext
-from .ops import Function, Join, ModelCall, Part, Plugin, Text
+from .ops import Function, Join, ModelCall, Part, Plugin, Ref, Text, Tokens
 from .plan import Plan, Step
 from .renamed import accept
 from .result import Result
 from .sampling import Sampling, StructuredOutput, Thinking, resolve
 from .task import Task
+from .values import Same
 from .view import Branch
 
 
@@ -133,9 +135,42 @@ def call_model(
         of the call. after: the step whose trajectory the call continues. options: the planner's own options, which
         override `prompt`.
     """
-    fields = resolve(options, planner=prompt or {})
-    fields.setdefault("chat", brief.task.chat() if after is None else bool(fields.get("messages")))
-    return _build_call(name, pieces, fields, derive(brief.request.seed, planner, name), after)
+    has_messages = "messages" in options  # a template would hold them
+    chat = brief.task.chat() if after is None else has_messages and bool(options["messages"])
+    seed = options["seed"] if "seed" in options else derive(brief.request.seed, planner, name)
+    is_checked = bool(pieces) and _PARTS.issuperset(map(type, pieces)) and _NAME.fullmatch(name) is not None
+    if is_checked and type(seed) is int and not has_messages:
+        options["seed"] = _SEED
+        try:
+            step, op = _template(Same(prompt), chat, after is not None, (*options.items(),))
+        except (TypeError, FieldError):  # an option that is not hashable, or not valid
+            options["seed"] = seed
+        else:
+            update: dict[str, object] = {"prompt": (*pieces, *op.prompt[1:])}
+            if op.sampling.seed == _SEED:
+                update["sampling"] = op.sampling.model_copy(update={"seed": seed})
+            if after is not None:
+                update["after"] = after
+            return step.model_copy(update={"name": name, "op": op.model_copy(update=update)})
+    fields = {"chat": chat, **resolve(options, planner=prompt or {})}
+    return _build_call(name, pieces, fields, seed, after)
+
+
+_PARTS = frozenset({Text, Tokens, Ref})
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,200}")
+_SEED = 1 << 60
+"""Seed in templates, larger than any derived one."""
+
+
+@functools.lru_cache(maxsize=256, typed=True)
+def _template(
+    prompt: Same, chat: bool, follows: bool, options: tuple[tuple[str, object], ...]
+) -> tuple[Step, ModelCall]:
+    """Return a step and its call with some prompt, validated once for all prompts, seeds and names."""
+    fields = {"chat": chat, **resolve(dict(options), planner=cast("CallConfig | None", prompt.given) or {})}
+    step = _build_call("step", (Text(text="prompt"),), fields, _SEED, "step" if follows else None)
+    assert isinstance(step.op, ModelCall)
+    return step, step.op
 
 
 def ask_model(task: Task, name: str, pieces: str, prompt: CallConfig, **options: Unpack[CallOptions]) -> Step:
@@ -176,24 +211,8 @@ def _build_call(
     unknown = [key for key in fields if key not in ModelCall.model_fields]
     if unknown:
         raise FlowError(f"a model call has no option {', '.join(unknown)}")
-    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=_shared(sampling), after=after, **fields)
+    op = _CALL(prompt=parts, chat=chat, begin=begin, sampling=sampling, after=after, **fields)
     return _STEP(name=name, op=op, **step)
-
-
-def _shared(fields: dict[str, object]) -> Sampling | dict[str, object]:
-    """Return the `Sampling` for some fields, validated once for all seeds; the fields if invalid or not hashable."""
-    rest = {name: value for name, value in fields.items() if name != "seed"}
-    seed = fields.get("seed")
-    try:
-        made = _sampling(**rest)
-    except (TypeError, FieldError):
-        return fields
-    return made if seed is None else made.model_copy(update={"seed": seed}) if type(seed) is int else fields
-
-
-@functools.lru_cache(maxsize=256, typed=True)
-def _sampling(**fields: object) -> Sampling:
-    return cast("Callable[..., Sampling]", Sampling)(**fields)
 
 
 @accept(tolerate="allow_failure")

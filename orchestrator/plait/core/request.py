@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
+from operator import not_
 from typing import Annotated, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, model_validator
@@ -20,7 +21,7 @@ from .ops import Function, Plugin
 from .rights import Rights
 from .sampling import Generation, StructuredOutput
 from .tools.tool import is_name
-from .values import DEEPEST, Frozen, complaints, writable
+from .values import DEEPEST, Frozen, complaints, is_none, writable
 
 HandOver = Callable[[str, object], Plugin]
 """Registers a plugin that a program passes as an object (an instance, class or function), and returns its name and
@@ -123,10 +124,10 @@ class Request(Frozen):
 
     text: str = ""
     """What is asked."""
-    messages: tuple[Message, ...] = Field(default=(), exclude_if=lambda messages: not messages)
+    messages: tuple[Message, ...] = Field(default=(), exclude_if=not_)
     """The conversation before `text`. A text given with messages is appended as a user message; without a text, the
     last message becomes the text. The conversation precedes the prompts of all chat steps without own messages."""
-    asked: bool = Field(default=False, exclude_if=lambda asked: not asked)
+    asked: bool = Field(default=False, exclude_if=not_)
     """Whether `messages` contain `text`: they end with a message of another role, such as a tool result, and `text` is
     the last user message. A step with just this prompt gets only the conversation. Set when messages are parsed."""
     task: _Plugin = Plugin.model_construct({"name"}, name="plain")
@@ -135,66 +136,62 @@ class Request(Frozen):
     """The planner, which splits the work."""
     policies: Annotated[tuple[_Plugin, ...], BeforeValidator(_policies)] = ()
     """Policies: their ranks are compared in sequence, the first to name a worker places the step, all may prune."""
-    merge: _Plugin | None = Field(default=None, exclude_if=lambda merge: merge is None)
+    merge: _Plugin | None = Field(default=None, exclude_if=is_none)
     """How branches become one answer, for planners that have this option."""
-    n: int | None = Field(default=None, ge=1, exclude_if=lambda n: n is None)
+    n: int | None = Field(default=None, ge=1, exclude_if=is_none)
     """Number of branches, for planners with this option."""
-    generation: Generation = Field(
-        default=_GENERATION, exclude_if=lambda generation: generation is _GENERATION or generation == _GENERATION
-    )
+    generation: Generation = Field(default=_GENERATION, exclude_if=(_GENERATION,).__contains__)
     """Generation parameters: `max_tokens`, `temperature` and `top_p` of the answer; all other fields are defaults of
     all model calls."""
     tools: Annotated[
         tuple[Annotated[Function, BeforeValidator(_function)], ...],
         BeforeValidator(lambda given: as_tuple("tools", given, 'tools=[{"name": "f", "parameters": {…}}]')),
-    ] = Field(default=(), exclude_if=lambda tools: not tools)
+    ] = Field(default=(), exclude_if=not_)
     """Functions that the model may call and the caller runs. The answer's message contains the calls."""
-    tool_choice: str = Field(default="auto", max_length=64, exclude_if=lambda choice: choice == "auto")
+    tool_choice: str = Field(default="auto", max_length=64, exclude_if="auto".__eq__)
     """Choice among `functions`: `auto`, `none`, `required`, or the name of the function to call."""
-    parallel_tool_calls: bool = Field(default=True, exclude_if=lambda value: value)
+    parallel_tool_calls: bool = Field(default=True, exclude_if=bool)
     """Whether one turn may make several calls."""
-    begin: str = Field(default="", max_length=1_000_000, exclude_if=lambda begin: not begin)
+    begin: str = Field(default="", max_length=1_000_000, exclude_if=not_)
     """Start of the model's turn in the calls that write the answer (`ModelCall.begin`)."""
-    form: StructuredOutput | None = Field(default=None, exclude_if=lambda form: form is None)
+    form: StructuredOutput | None = Field(default=None, exclude_if=is_none)
     """Constraint on the text of the calls that write the answer: a regular expression, a grammar, or a choice of texts.
     For JSON, use `output`."""
-    output: Annotated[Form | None, BeforeValidator(_form)] = Field(default=None, exclude_if=lambda form: form is None)
+    output: Annotated[Form | None, BeforeValidator(_form)] = Field(default=None, exclude_if=is_none)
     """Type of a typed answer: a pydantic model, a dataclass, a TypedDict, `list[…]`, or a JSON schema."""
     budget: Annotated[Budget, BeforeValidator(_budget)] = Budget.model_construct()
     """Hard limits, also as a text: `total_tokens=5000,cost=0.5`."""
-    default_token_limit: int | None = Field(default=None, ge=1, exclude_if=lambda bound: bound is None)
+    default_token_limit: int | None = Field(default=None, ge=1, exclude_if=is_none)
     """Limit of generated tokens per run if `budget` limits neither tokens nor cost. Planners do not see this limit.
     `None`: no limit."""
-    value_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda limit: limit is None)
+    value_bytes: int | None = Field(default=None, ge=1, exclude_if=is_none)
     """Maximum bytes of values that the run may combine: values read by joins, and values inserted into prompts and
     arguments. Default: 64 MiB (`plait.core.value_sizes`)."""
     retries: Retries = Retries.model_construct()
-    fairness_group: str = Field(default="", max_length=200, exclude_if=lambda share: not share)
+    fairness_group: str = Field(default="", max_length=200, exclude_if=not_)
     """Runs of the same group compete for slots as a single run, and run in order of arrival among themselves. Default:
     each run is its own group."""
-    fairness_weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=lambda weight: weight == 1)
+    fairness_weight: float = Field(default=1.0, ge=0.001, le=1000, exclude_if=(1.0,).__contains__)
     """Weight of the group: weight 2 gets twice the tokens of weight 1 while both groups have waiting steps."""
-    priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=lambda priority: not priority)
+    priority: int = Field(default=0, ge=-1000, le=1000, exclude_if=not_)
     """Added to the priority of each step. Waiting steps with a smaller number start first, regardless of fairness."""
     seed: int = 0
     """Random seed for all sampling."""
-    model: str | None = Field(default=None, exclude_if=lambda model: model is None)
+    model: str | None = Field(default=None, exclude_if=is_none)
     """Model for steps that name no model (`ModelCall.model`)."""
-    salt: str = Field(default="", exclude_if=lambda salt: not salt)
+    salt: str = Field(default="", exclude_if=not_)
     """Cache salt of all steps without their own (`ModelCall.salt`). Salts isolate tenants."""
-    tenant: str = Field(default="", max_length=200, exclude_if=lambda tenant: not tenant)
+    tenant: str = Field(default="", max_length=200, exclude_if=not_)
     """The calling tenant of a server."""
-    rights: Rights = Field(default=_RIGHTS, exclude_if=lambda rights: rights is _RIGHTS or rights == _RIGHTS)
+    rights: Rights = Field(default=_RIGHTS, exclude_if=(_RIGHTS,).__contains__)
     """Rights of the run's steps, with any planner. A server sets the rights."""
-    session: str = Field(default="", max_length=200, exclude_if=lambda session: not session)
+    session: str = Field(default="", max_length=200, exclude_if=not_)
     """The caller's conversation or job; stored with the run, and sent to the serving stack as the session of its first
     trajectory."""
-    approve: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
-        default=(), exclude_if=lambda approve: not approve
-    )
+    approve: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(default=(), exclude_if=not_)
     """Tools whose calls need a person's approval, in addition to tools that declare it: names, `side-effects` (all
     tools with side effects), or `all`."""
-    metadata: dict[str, str] = Field(default={}, exclude_if=lambda metadata: not metadata)
+    metadata: dict[str, str] = Field(default={}, exclude_if=not_)
     """The caller's own notes; kept with the run."""
 
     @property

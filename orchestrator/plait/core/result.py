@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
@@ -9,12 +10,7 @@ from pydantic import Field, JsonValue
 from .causes import Cause
 from .errors import WorkerLost, code_of
 from .plan import Plan
-from .values import Frozen, as_text, writable
-
-
-def _is_none(value: object) -> bool:
-    return value is None
-
+from .values import Frozen, as_text, is_none, writable
 
 Finish = Literal["stop", "length", "error", "cancelled"]
 
@@ -39,12 +35,12 @@ class Sources(Frozen):
     as in a tool call. A count from `server` or `ids` is exact; `Usage.uncounted` and `Usage.uncounted_prompt` bound the
     error of other counts."""
 
-    prompt: Source | None = Field(default=None, exclude_if=_is_none)
-    cached: Source | None = Field(default=None, exclude_if=_is_none)
+    prompt: Source | None = Field(default=None, exclude_if=is_none)
+    cached: Source | None = Field(default=None, exclude_if=is_none)
     """`unknown` if no one reported cached tokens; `Usage.cached` is then 0."""
-    completion: Source | None = Field(default=None, exclude_if=_is_none)
-    thoughts: Source | None = Field(default=None, exclude_if=_is_none)
-    cost: Source | None = Field(default=None, exclude_if=_is_none)
+    completion: Source | None = Field(default=None, exclude_if=is_none)
+    thoughts: Source | None = Field(default=None, exclude_if=is_none)
+    cost: Source | None = Field(default=None, exclude_if=is_none)
     """The least sure of the counts that it was computed of."""
 
     @classmethod
@@ -93,9 +89,7 @@ class Usage(Frozen):
     uncounted_prompt: int = 0
     """Maximum error of `prompt` in tokens: without a server's report, `prompt` is an estimate. Budgets count these
     tokens as read."""
-    sources: Sources = Field(
-        default=NO_SOURCES, exclude_if=lambda sources: sources is NO_SOURCES or sources == NO_SOURCES
-    )
+    sources: Sources = Field(default=NO_SOURCES, exclude_if=lambda sources: not any(sources.__dict__.values()))
     """Source of each count. If a worker omits the sources, all are `server`."""
 
     def __add__(self, other: Usage) -> Usage:
@@ -118,9 +112,9 @@ class Failure(Frozen):
     """Whether the worker was lost; the step is not at fault."""
     usage: Usage = NO_USAGE
     """The attempt's usage before the failure, if known. The driver moves the usage into `Failed.usage`."""
-    cause: Cause | None = Field(default=None, exclude_if=lambda cause: cause is None)
+    cause: Cause | None = Field(default=None, exclude_if=is_none)
     """Cause of a cancellation."""
-    frames: str = Field(default="", exclude_if=lambda frames: not frames)
+    frames: str = Field(default="", exclude_if=not_)
     """Stack of user code that raised: `file:line in function` per line, the innermost frame last. Only the attempt or
     step that raised has frames; dependent steps do not repeat them."""
 
@@ -210,19 +204,19 @@ class Result(Frozen):
     """Mean log-probability (nats) of the generated tokens, if asked for."""
     signals: Signals | None = None
     """Statistics of the token distributions, if `Sampling.logprobs` asked for more than one token."""
-    labels: dict[str, float] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
+    labels: dict[str, float] = Field(default_factory=dict, exclude_if=not_)
     """Log-probabilities (nats) of `Sampling.labels`. A server may omit unlikely labels."""
-    drawn: TokenDraws | None = Field(default=None, exclude_if=lambda drawn: drawn is None)
+    drawn: TokenDraws | None = Field(default=None, exclude_if=is_none)
     """How the tokens were drawn, if `Sampling.token_logprobs` asked for it."""
-    tokens: tuple[Token, ...] = Field(default=(), exclude_if=lambda tokens: not tokens)
+    tokens: tuple[Token, ...] = Field(default=(), exclude_if=not_)
     """The text's tokens, if `Sampling.top_logprobs` asked for them; empty unless known for all."""
     why: str = ""
     """For a join: why the merge chose this value. For a model call: omitted parts of the call, and why."""
-    data: JsonValue = Field(default=None, exclude_if=lambda data: data is None)
+    data: JsonValue = Field(default=None, exclude_if=is_none)
     """For a join: what the merge measured, for programs (`Verdict.data`)."""
-    reasoning: str = Field(default="", exclude_if=lambda reasoning: not reasoning)
+    reasoning: str = Field(default="", exclude_if=not_)
     """Reasoning, from a server that sends it separately; otherwise `value` contains the reasoning."""
-    anew: str = Field(default="", exclude_if=lambda anew: not anew)
+    anew: str = Field(default="", exclude_if=not_)
     """For a continued conversation: why it was rendered again instead of continued token for token."""
     partial: bool = False
     """A budget or deadline cut something that went into this value."""

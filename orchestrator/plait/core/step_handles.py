@@ -26,8 +26,6 @@ T_co = TypeVar("T_co", covariant=True)
 class StepFailed(WorldError):
     """An awaited step has no value, because it failed or was cancelled. `failure` has the reason."""
 
-    code = "step-failed"
-
     def __init__(self, step: str, failure: Failure) -> None:
         super().__init__(step, failure)
         self.step = step

@@ -55,7 +55,7 @@ class Slots:
         # A call without arguments has nothing to fill in, and there may be thousands of them.
         if not isinstance(op, ToolCall) or op.args:
             op = resolve(node, grant.tokens, len(generated), grant.thoughts)
-        attempt = Attempt(number, node, worker, tokens, grant.short, records.now, priority)
+        attempt = Attempt(number, tokens, grant.short, records.now, priority, node=node, worker=worker)
         records.attempts[number] = attempt
         if not run.live and not run.paused:
             records.waiting -= 1

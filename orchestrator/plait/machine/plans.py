@@ -22,7 +22,7 @@ from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
 from .attempt_lifecycle import Slots
 from .budgets import FlowWaits, enter, open_account
 from .prefix_groups import enroll
-from .records import Account, Node, Records, Run, RunPolicies, Scope
+from .records import Account, Node, QueuePlace, Records, Run, RunPolicies, Scope
 from .run_statistics import lane_of
 from .steps import Steps
 
@@ -145,7 +145,7 @@ def insert(
             raise PlanError(f"{prefix}{name}: this name is already taken in its scope")
         merger = merge(op.merge) if isinstance(op, Join) else None
         priority = step.priority + run.request.priority
-        nodes[name] = Node(prefix + name, run, step, scope, group, merger, priority, lane_of(op))
+        nodes[name] = Node(prefix + name, run, step, scope, group, merger, QueuePlace(priority, lane_of(op)))
     output = _output(plan, scope, nodes)
     ordered = True
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}
@@ -236,7 +236,7 @@ def _resolve(node: Node, local: dict[str, Node]) -> bool:
     node.consumers = 1  # its scope, until that closes or, for the output, to the end
     needs = step.needs
     # Such steps refer to others by `needs` alone, so their texts and arguments need no search for references.
-    plain = isinstance(op, Join) or (isinstance(op, ToolCall) and not op.args)
+    plain = not op.args if isinstance(op, ToolCall) else isinstance(op, Join) or op.is_self_contained
     if plain and not needs:
         return True
     for name in needs if plain else step.references():
@@ -383,6 +383,8 @@ def _connect(order: list[Node], scope: Scope) -> None:
 
 def group_policies(into: RunPolicies, policies: Sequence[Policy]) -> None:
     """Sort the policies of a run by the methods that they have."""
+    if not policies:
+        return
     into.rankers = tuple(policy for policy in policies if type(policy).rank is not Policy.rank)
     into.placers = tuple(policy for policy in policies if type(policy).place is not Policy.place)
     into.admitters = tuple(policy for policy in policies if type(policy).admit is not Policy.admit)

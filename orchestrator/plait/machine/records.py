@@ -105,7 +105,7 @@ class StepAttempts:
     lost: int = 0
     """Attempts that ended because the worker was lost."""
     interrupted: int = 0
-    """Lost attempts that were interrupted by the end of plait's own process."""
+    """Lost attempts that plait itself interrupted (`errors.Interrupted`)."""
     lost_on: tuple[str, ...] = ()
     """Workers that went away while they ran the step, without immediate repetitions."""
     checkpoint: Checkpoint | None = None
@@ -116,7 +116,7 @@ class StepAttempts:
     """Usage of all its attempts that have ended."""
 
 
-@dataclass(slots=True, eq=False, init=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Node:
     """A step in the plan of a run: its place in the graph, and the records of its execution.
 
@@ -132,69 +132,44 @@ class Node:
     """Innermost budget account over it; `None` without any budget."""
     merge: Merge | None
     """Of a join: its merge."""
-    state: State
-    ended: bool
+    place: QueuePlace
+    state: State = WAITING
+    ended: bool = False
     """Whether `state` is final."""
-    _moves: tuple[float | str, ...]
+    _moves: tuple[float | str, ...] = ()
     """Its moves so far, three entries each: when, into which state, why. One flat tuple of atoms: nothing for the
     garbage collector to follow."""
 
-    deps: tuple[Node, ...]
+    deps: tuple[Node, ...] = ()
     """Steps whose values it needs, and the one whose context it continues, unless that is an expander around it."""
-    after: Node | None
+    after: Node | None = None
     """The step whose context it continues."""
-    after_own: bool
+    after_own: bool = False
     """It continues the text that an expander around it generated itself, not the value of that expansion."""
-    dependants: list[Node] | tuple[Node, ...]
+    dependants: list[Node] | tuple[Node, ...] = ()
     """Steps that have it among their `deps`; a list once there is one."""
-    own_waiters: list[Node] | None
+    own_waiters: list[Node] | None = None
     """Steps of its own expansion that wait for the text that it generates itself (`after_own`)."""
-    pending: int
+    pending: int = 0
     """Needs that have not ended (for a join: branches)."""
-    needs_under_way: int
+    needs_under_way: int = 0
     """Needs that are active; counted in runs with policies."""
-    consumers: int
+    consumers: int = 0
     """Dependants that have not ended and still need its value, and one more while its scope keeps it."""
-    inner: Scope | None
+    inner: Scope | None = None
     """The scope of the steps that it expands into."""
-    sent: Series[Text | Tokens] | None
+    sent: Series[Text | Tokens] | None = None
     """Its whole prompt as text and tokens, once it was first read (`action_builder.prompt`)."""
-    talk: TalkHistory | None
+    talk: TalkHistory | None = None
     """The conversation that its turn ended, once a later turn continued it."""
 
-    place: QueuePlace
-    join: JoinState
-    attempts: StepAttempts
-    outcome: Outcome
-    path_tokens: PathTokens
+    join: JoinState = field(init=False)
+    attempts: StepAttempts = field(default_factory=StepAttempts)
+    outcome: Outcome = field(default_factory=Outcome)
+    path_tokens: PathTokens = field(default_factory=PathTokens)
 
-    def __init__(
-        self,
-        id: str,
-        run: Run,
-        step: Step,
-        scope: Scope,
-        account: Account | None,
-        merge: Merge | None,
-        priority: int,
-        lane: str,
-    ) -> None:
-        self.id = id
-        self.run = run
-        self.step = step
-        self.scope = scope
-        self.account = account
-        self.merge = merge
-        self.state = WAITING
-        self.ended = self.after_own = False
-        self.deps = self.dependants = self._moves = ()
-        self.after = self.own_waiters = self.inner = self.sent = self.talk = None
-        self.pending = self.needs_under_way = self.consumers = 0
-        self.place = QueuePlace(priority, lane)
-        self.join = NO_JOIN if merge is None else JoinState()
-        self.attempts = StepAttempts()
-        self.outcome = Outcome()
-        self.path_tokens = PathTokens()
+    def __post_init__(self) -> None:
+        self.join = NO_JOIN if self.merge is None else JoinState()
 
     @property
     def template_keys(self) -> TemplateKeys:
@@ -287,19 +262,12 @@ class Scope:
     """Accounts of the groups that its patches name (`Plan.group`)."""
 
 
-@dataclass(slots=True, eq=False, init=False)
+@dataclass(slots=True, eq=False)
 class Attempt(Figures):
     """One dispatch of a step to a worker. Its slot is held until the worker has answered."""
 
-    node: Node
-    worker: WorkerState
-
-    def __init__(
-        self, id: int, node: Node, worker: WorkerState, reserved: int, short: str, started: float, priority: int
-    ) -> None:
-        Figures.__init__(self, id, reserved, short, started, priority)
-        self.node = node
-        self.worker = worker
+    node: Node = field(kw_only=True)
+    worker: WorkerState = field(kw_only=True)
 
     def leave(self) -> None:
         """Remove it from the live attempts at its step."""
@@ -351,7 +319,7 @@ class Run:
     id: str
     request: Request
     task: Task
-    share: Share = field(default_factory=lambda: Share("", 0))
+    share: Share = field(init=False)
     """The share that its attempts are charged to."""
     policies: RunPolicies = field(default_factory=RunPolicies)
     root: Scope | None = None

@@ -16,7 +16,7 @@ from ..core.causes import Cause
 from ..core.lengths import ENOUGH, LATEST
 from ..core.ops import ModelCall, Op
 from ..core.plan import Step, template
-from ..core.result import NO_SOURCES, Failure, Price, Result, Sources, Usage
+from ..core.result import NO_SOURCES, NO_USAGE, Failure, Price, Result, Sources, Usage
 from ..core.value_sizes import ValueSize
 from ..core.view import AttemptEnd
 
@@ -49,7 +49,7 @@ class Charge:
 NO_CHARGE = Charge()
 
 
-@dataclass(slots=True, eq=False, init=False)
+@dataclass(slots=True, eq=False)
 class Figures:
     """The figures of one dispatch of a step to a worker."""
 
@@ -59,61 +59,41 @@ class Figures:
     short: str
     """The limit that made `reserved` less than its step requested, as a message; empty without one."""
     started: float
-    heartbeat: float
+    heartbeat: float = field(init=False)
     """Time of its last report."""
     priority: int
-    left: int
+    left: int = field(init=False)
     """Tokens of its reservation that it has not reported as used."""
-    resumed_from: Checkpoint | None
+    resumed_from: Checkpoint | None = None
     """The checkpoint that it was sent to continue; `None` again if its worker restarted the text."""
-    continues: bool
+    continues: bool = False
     """Its reports show that it continues the checkpoint."""
-    state: Literal["live", "stopping", "ended"]
-    tokens: int
+    state: Literal["live", "stopping", "ended"] = "live"
+    tokens: int = 0
     """Tokens that it generated, without those of its checkpoint."""
-    largest: int
+    largest: int = 0
     """Tokens of its largest report: about as many may be missing when its worker dies."""
-    text: list[str] | tuple[()]
+    text: list[str] | tuple[()] = ()
     """Pieces of text; a list once there is one."""
-    ids: list[int] | None
+    ids: list[int] | None = None
     """Token ids that it generated, if its worker reports them."""
-    group: float | None
-    lowest: float | None
-    due: int
+    group: float | None = None
+    lowest: float | None = None
+    due: int = 0
     """Units that its share still expects to be charged for it (`Share`)."""
-    context: int
+    context: int = 0
     """Tokens of context that it alone may come to hold on its worker, in a run with policies."""
-    beside: int
+    beside: int = 0
     """Attempts on its worker when it began, itself included."""
-    expected: int
+    expected: int = 0
     """Bytes of its context that were expected in its worker's cache, in a run with policies."""
-    charge: Charge
+    charge: Charge = field(default_factory=lambda: NO_CHARGE)
     """Its reservations and charges in budgets."""
-    cut: str
+    cut: str = ""
     """The limit for which it is being cut, as a message."""
 
-    def __init__(
-        self,
-        id: int,
-        reserved: int,
-        short: str,
-        started: float,
-        priority: int,
-    ) -> None:
-        self.id = id
-        self.reserved = reserved
-        self.short = short
-        self.started = started
-        self.heartbeat = started
-        self.priority = priority
-        self.left = reserved
-        self.resumed_from = self.ids = self.group = self.lowest = None
-        self.continues = False
-        self.state = "live"
-        self.tokens = self.largest = self.due = self.context = self.beside = self.expected = 0
-        self.text = ()
-        self.charge = NO_CHARGE
-        self.cut = ""
+    def __post_init__(self) -> None:
+        self.heartbeat, self.left = self.started, self.reserved
 
     @property
     def generated(self) -> int:
@@ -258,18 +238,19 @@ class Meter:
 
     def usage(self) -> Usage:
         """Return the sum."""
-        return Usage(
-            prompt=self.prompt,
-            cached=self.cached,
-            completion=self.completion,
-            cancelled=max(0, self.cancelled),
-            cost=self.cost,
-            reused=self.reused,
-            thoughts=self.thoughts,
-            uncounted=self.uncounted,
-            uncounted_prompt=self.uncounted_prompt,
-            sources=self.sources,
-        )
+        sums: dict[str, object] = {
+            "prompt": self.prompt,
+            "cached": self.cached,
+            "completion": self.completion,
+            "thoughts": self.thoughts,
+            "cancelled": max(0, self.cancelled),
+            "cost": self.cost,
+            "reused": self.reused,
+            "uncounted": self.uncounted,
+            "uncounted_prompt": self.uncounted_prompt,
+            "sources": self.sources,
+        }
+        return NO_USAGE.model_copy(update=sums)
 
 
 _KEEP = 0.98

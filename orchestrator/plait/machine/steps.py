@@ -62,8 +62,10 @@ class Steps:
 
     def ready(self, node: Node) -> None:
         """Rank a step whose needs are met, and queue it for a slot."""
-        # A step without needs inserts no values, so it has nothing to charge.
-        if node.deps and (heavy := charge_references(node)) is not None:
+        # A step without needs inserts no values, so it has nothing to charge, nor has a call without arguments.
+        op = node.step.op
+        reads = node.run.put or op.kind != "call" or op.args
+        if node.deps and reads and (heavy := charge_references(node)) is not None:
             self.fail(node, heavy)
             return
         before = node.path_tokens.before
@@ -484,7 +486,7 @@ def retry_delay(node: Node, failure: Failure) -> float | Failure:
     """Return the seconds to wait before a step is retried, or the failure that it ends with.
 
     A step with side effects is retried only if its attempt was never made. A step whose worker was lost is retried at
-    once, `Retries.lost` times; interruptions of plait's own process do not count. After any other retryable failure,
+    once, `Retries.lost` times; interruptions by plait itself do not count. After any other retryable failure,
     the retries of the step's kind apply, with exponential backoff.
     """
     retries = node.run.request.retries

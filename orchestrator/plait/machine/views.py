@@ -5,15 +5,14 @@ Members are documented once, at the protocol of the same name in `core.view`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar, cast
 
 from ..core.interfaces import Merge, Tally
 from ..core.lengths import QUANTILE, expected_tokens
 from ..core.ops import Kind
-from ..core.plan import Step
-from ..core.result import Failure, Result
-from ..core.states import WAITING, State, describe_move
+from ..core.states import WAITING, describe_move
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, ProgramView, StepView as AnyStep, WorkerView
 from .action_builder import context_step, prior, written
@@ -21,6 +20,13 @@ from .prefix_groups import beginning, cached, prompt_tokens, shared_tokens
 from .ready_queue import ReadyQueue
 from .records import Node, PrefixGroup, Records
 from .run_statistics import lane_of
+
+T = TypeVar("T")
+
+
+def _read(read: Callable[[NodeView], T]) -> T:
+    """Return a read-only property of `NodeView`, declared with the type of what it reads."""
+    return cast("T", property(read))
 
 
 class NodeView:
@@ -37,37 +43,14 @@ class NodeView:
     def __hash__(self) -> int:
         return hash(self._node.id)
 
-    @property
-    def id(self) -> str:
-        return self._node.id
-
-    @property
-    def run(self) -> str:
-        return self._node.run.id
-
-    @property
-    def plan(self) -> Step:
-        return self._node.step
-
-    @property
-    def kind(self) -> Kind:
-        return self._node.step.op.kind
-
-    @property
-    def state(self) -> State:
-        return self._node.state
-
-    @property
-    def upward_rank(self) -> float:
-        return self._node.path_tokens.upward_rank
-
-    @property
-    def result(self) -> Result | None:
-        return self._node.outcome.result
-
-    @property
-    def failure(self) -> Failure | None:
-        return self._node.outcome.failure
+    id = _read(lambda view: view._node.id)
+    run = _read(lambda view: view._node.run.id)
+    plan = _read(lambda view: view._node.step)
+    kind: Kind = _read(lambda view: view._node.step.op.kind)
+    state = _read(lambda view: view._node.state)
+    upward_rank = _read(lambda view: view._node.path_tokens.upward_rank)
+    result = _read(lambda view: view._node.outcome.result)
+    failure = _read(lambda view: view._node.outcome.failure)
 
     @property
     def tokens(self) -> int:
@@ -90,26 +73,16 @@ class NodeView:
             return prior(node) + "".join(node.attempts.live.text)
         return node.outcome.own.line if node.outcome.own else ""
 
-    @property
-    def worker(self) -> str | None:
-        return self._node.attempts.live.worker.name if self._node.attempts.live else None
-
-    @property
-    def started(self) -> float | None:
-        return self._node.attempts.live.started if self._node.attempts.live else None
-
-    @property
-    def hedged(self) -> bool:
-        return self._node.attempts.hedged
+    worker = _read(lambda view: view._node.attempts.live.worker.name if view._node.attempts.live else None)
+    started = _read(lambda view: view._node.attempts.live.started if view._node.attempts.live else None)
+    hedged = _read(lambda view: view._node.attempts.hedged)
 
     @property
     def held(self) -> str:
         blocked = self._node.place.blocked
         return blocked.reason if blocked is not None and blocked.by == "policy" else ""
 
-    @property
-    def group(self) -> float | None:
-        return self._node.attempts.live.group if self._node.attempts.live else None
+    group = _read(lambda view: view._node.attempts.live.group if view._node.attempts.live else None)
 
     @property
     def lowest(self) -> float | None:
@@ -122,17 +95,9 @@ class NodeView:
             else None
         )
 
-    @property
-    def prompt_tokens(self) -> int:
-        return prompt_tokens(self._node)
-
-    @property
-    def shared_tokens(self) -> int:
-        return shared_tokens(self._node)
-
-    @property
-    def beginning(self) -> int | None:
-        return beginning(self._node)
+    prompt_tokens = _read(lambda view: prompt_tokens(view._node))
+    shared_tokens = _read(lambda view: shared_tokens(view._node))
+    beginning = _read(lambda view: beginning(view._node))
 
     @property
     def max_tokens(self) -> int:
@@ -146,38 +111,19 @@ class NodeView:
             return None
         return context_step(node.after, node.after_own).attempts.ran_on
 
-    @property
-    def ran_on(self) -> str | None:
-        return self._node.attempts.ran_on
-
-    @property
-    def siblings(self) -> GroupView:
-        return GroupView(self._node.place.prefix_group)
+    ran_on = _read(lambda view: view._node.attempts.ran_on)
+    siblings = _read(lambda view: GroupView(view._node.place.prefix_group))
 
     @property
     def owner(self) -> NodeView | None:
         owner = self._node.scope.owner
         return NodeView(owner) if owner else None
 
-    @property
-    def after(self) -> NodeView | None:
-        return NodeView(self._node.after) if self._node.after else None
-
-    @property
-    def needs(self) -> tuple[NodeView, ...]:
-        return tuple(NodeView(dep) for dep in self._node.deps)
-
-    @property
-    def going(self) -> int:
-        return self._node.needs_under_way
-
-    @property
-    def consumers(self) -> tuple[NodeView, ...]:
-        return tuple(NodeView(node) for node in self._node.dependants if not node.ended)
-
-    @property
-    def story(self) -> tuple[str, ...]:
-        return tuple(map(describe_move, self._node.story))
+    after = _read(lambda view: NodeView(view._node.after) if view._node.after else None)
+    needs = _read(lambda view: tuple(NodeView(dep) for dep in view._node.deps))
+    going = _read(lambda view: view._node.needs_under_way)
+    consumers = _read(lambda view: tuple(NodeView(node) for node in view._node.dependants if not node.ended))
+    story = _read(lambda view: tuple(map(describe_move, view._node.story)))
 
     def decided(self) -> bool:
         node = self._node
@@ -185,17 +131,9 @@ class NodeView:
             return False
         return decided(node, node.pending)
 
-    @property
-    def tally(self) -> Tally | None:
-        return tally_of(self._node)
-
-    @property
-    def outstanding(self) -> int:
-        return self._node.pending
-
-    @property
-    def votes(self) -> bool:
-        return self._node.merge is not None and self._node.merge.votes
+    tally = _read(lambda view: tally_of(view._node))
+    outstanding = _read(lambda view: view._node.pending)
+    votes = _read(lambda view: view._node.merge is not None and view._node.merge.votes)
 
     def reads(self) -> Task:
         node = self._node

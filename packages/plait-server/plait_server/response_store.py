@@ -7,11 +7,12 @@ stored beside its runs: they survive the process, and all processes that share a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -27,6 +28,8 @@ log = logging.getLogger("plait.serve")
 T = TypeVar("T")
 POLL_INTERVAL_S = 0.25
 """Interval for polling a response of another process, and for collecting its events."""
+RETRY_INTERVAL_S = 10.0
+"""Pause before a response that could not be stored when it ended is written again."""
 TRIM_INTERVAL = 256
 """Number of stored responses after which the oldest are deleted, unless their bytes demand it earlier."""
 _STORED = (*("conversation", "given", "background", "over", "steps", "must_call", "model", "likeliest", "given_bytes"),)
@@ -156,8 +159,9 @@ class ResponseStore:
 
     def close(self) -> None:
         """Wait until everything is written."""
-        if self._thread is not None:
-            self._thread.shutdown()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown()
 
     async def _run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Do something with the documents on the thread. Raises `ApiError` (503) where they cannot be used."""
@@ -167,16 +171,30 @@ class ResponseStore:
         except ConfigError as error:
             raise of_error(error) from error
 
-    def _write_later(self, work: Callable[..., object], *arguments: Any) -> None:
+    def _write_later(self, work: Callable[..., object], *arguments: Any) -> Future[object] | None:
         """Write something in the background. Errors are logged."""
         if self._thread is None:
-            return
+            return None
 
         def done(future: Any) -> None:
             if (error := future.exception()) is not None:
                 log.warning("a response cannot be stored: %s", error)
 
-        self._thread.submit(work, *arguments).add_done_callback(done)
+        writing = self._thread.submit(work, *arguments)
+        writing.add_done_callback(done)
+        return writing
+
+    def _put_later(self, stored: StoredResponse) -> None:
+        """Write a response in the background until it is stored or dropped: its client may have its end already."""
+        loop = asyncio.get_running_loop()
+
+        def done(future: Any) -> None:
+            if future.exception() is not None:
+                with contextlib.suppress(RuntimeError):  # the server has ended
+                    loop.call_soon_threadsafe(loop.call_later, RETRY_INTERVAL_S, self._put_later, stored)
+
+        if stored in self and (writing := self._write_later(self._put, stored)) is not None:
+            writing.add_done_callback(done)
 
     def _put(self, stored: StoredResponse) -> None:
         """Write a response. For the thread: a conversation may be long."""
@@ -217,7 +235,7 @@ class ResponseStore:
             if stored.background and self._documents.shared:
                 self._write_later(self._documents.add, stored.id, 0, list(stored.events))
             if not stored.is_written:
-                self._write_later(self._put, stored)
+                self._put_later(stored)
         if not stored.background:
             stored.events = []
         stored.live = None

@@ -193,13 +193,13 @@ class Service:
             return
         minute, day = user.spans
         (requests,) = await asyncio.to_thread(self._counters.add, f"requests {user.name}", minute, (1.0,))
-        tokens, cost = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0))
-        user.learned(tokens, cost, requests)
+        used = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0, 0.0))
+        user.learned(*used, requests)
 
     async def _count_usage(self, user: User, tokens: int, cost: float) -> None:
         assert self._counters is not None
-        used = await asyncio.to_thread(self._counters.add, f"used {user.name}", user.spans[1], (float(tokens), cost))
-        user.learned(*used)
+        more = (float(tokens), cost, float(user.take_journal_bytes()))
+        user.learned(*await asyncio.to_thread(self._counters.add, f"used {user.name}", user.spans[1], more))
 
     def limits(self, user: User) -> Budget:
         """Return the budget of one run of a tenant."""
@@ -344,7 +344,7 @@ class Service:
         self._note_usage(user, tokens, tokens, cost)
 
     def _note_usage(self, user: User, generated: int, tokens: int, cost: float) -> None:
-        if self._counters is not None and user.limited:
+        if self._counters is not None:
             self.run_in_background(self._count_usage(user, tokens, cost), "what a request took")
         self.metrics.used(user.name, generated)
 

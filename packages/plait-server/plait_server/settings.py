@@ -220,8 +220,8 @@ class Settings(LimitSettings):
     """Bytes of one tenant's stored responses, and as many of its stored completions; beyond that its oldest go. They
     may take an eighth more until the oldest are looked for."""
     journal_bytes_per_tenant: int = Field(default=16 << 30, ge=1024)
-    """Bytes that one tenant's runs may write to journals per day (from midnight UTC) in one process; beyond that its
-    new runs get 429."""
+    """Bytes that one tenant's runs may write to journals per day (from midnight UTC); beyond that its new runs get 429.
+    Processes with one database count together: each knows what the others have counted when a run of its own ends."""
     drain_seconds: float = Field(default=30.0, gt=0)
     """Maximum time in seconds for running runs to end when the server stops."""
 

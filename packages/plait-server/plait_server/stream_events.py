@@ -216,6 +216,8 @@ class ChoiceBuilder:
 
     def end(self, answer: Answer) -> Iterator[ChoiceEvent]:
         """Yield the events that are still missing, with the end of the choice."""
+        if answer.cut and OPEN in answer.written and not self.received:
+            yield from self.add_text(answer.written, answer.reasoning)  # the call that a limit has cut, as in a stream
         turn, mismatch = answer.message, self._mismatch(answer)
         if mismatch is not None and self._is_turn:
             yield from self.begin_turn()
@@ -270,7 +272,7 @@ class ChoiceBuilder:
         if self._splitter is not None:
             pieces = self._splitter.close(written[len(received) :], turn.text)
             if isinstance(self._open, CallPart):  # the limit of tokens has cut it
-                pieces = [(kind, text.partition(OPEN)[0]) for kind, text in pieces]
+                pieces = [(k, text.partition(OPEN)[0].rstrip() if k == "text" else text) for k, text in pieces]
             return pieces
         is_known = turn.reasoning.startswith(self._reasoning)
         return [("reasoning", turn.reasoning[len(self._reasoning) :] if is_known else ""), ("text", turn.text)]

@@ -65,8 +65,8 @@ class User:
         self._day = 0
         self._tokens = 0
         self._cost = 0.0
-        self._journal_start = 0
-        """Bytes in journals when the day began."""
+        self._journal = self._journal_counted = 0
+        """Bytes in journals: of today, as far as they are counted; of this process, counted there or older."""
         tokens = [Allowance("tokens")] if tenant.tokens_per_day is not None else []
         self._allowances = tokens + ([Allowance("cost")] if tenant.cost_per_day is not None else [])
         self._reserving = asyncio.Lock()
@@ -93,7 +93,7 @@ class User:
 
     @property
     def limited(self) -> bool:
-        """Whether its usage is counted over all processes of a store, if one exists."""
+        """Whether each of its requests asks what all processes of a store have counted, if one exists."""
         tenant = self.tenant
         return any(
             limit is not None for limit in (tenant.requests_per_minute, tenant.tokens_per_day, tenant.cost_per_day)
@@ -105,10 +105,18 @@ class User:
         now = self._clock()
         return int(now // 60), int(now // _DAY)
 
-    def learned(self, tokens: float, cost: float, requests: float = 0.0) -> None:
-        """Take note of what all processes together have counted: the day's tokens and cost, the minute's requests.
-        Raises `ApiError` beyond the rate."""
+    def take_journal_bytes(self) -> int:
+        """Return the bytes that this process has written to journals since the last call, and count them."""
         self._turn()
+        more = BYTES_BY_TENANT[self.name] - self._journal_counted
+        self._journal, self._journal_counted = self._journal + more, self._journal_counted + more
+        return more
+
+    def learned(self, tokens: float, cost: float, journal: float, requests: float = 0.0) -> None:
+        """Take note of what all processes together have counted: the day's tokens, cost and bytes in journals, the
+        minute's requests. Raises `ApiError` beyond the rate."""
+        self._turn()
+        self._journal = max(self._journal, int(journal))
         self._tokens, self._cost = max(self._tokens, int(tokens)), max(self._cost, cost)
         most = self.tenant.requests_per_minute
         if most is not None and requests > most:
@@ -138,7 +146,8 @@ class User:
             most = min(most, left)
         if self.tenant.cost_per_day is not None and self._cost >= self.tenant.cost_per_day:
             raise self._spent(f"the {self.tenant.cost_per_day:g} of today are spent")
-        written, journal = BYTES_BY_TENANT[self.name] - self._journal_start, self._settings.journal_bytes_per_tenant
+        written = self._journal + BYTES_BY_TENANT[self.name] - self._journal_counted
+        journal = self._settings.journal_bytes_per_tenant
         if written >= journal:
             raise self._spent(
                 f"your runs have written {written:,} bytes to journals today, and {journal:,} are allowed"
@@ -265,7 +274,7 @@ class User:
         today = int(self._clock() // _DAY)
         if today != self._day:
             self._day, self._tokens, self._cost = today, 0, 0.0
-            self._journal_start = BYTES_BY_TENANT[self.name]
+            self._journal, self._journal_counted = 0, BYTES_BY_TENANT[self.name]
 
     def check_runs(self, limit: int) -> None:
         """Raise `ApiError` if it has as many runs as the limit, which is the tenant's own if that is set."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -65,11 +64,9 @@ class TokenRequests:
             return True
         if not isinstance(body, CompletionBody) or not body.needs_tokens:
             return False
-        param = "logprobs" if body.echo else "prompt"
-        what = "the log-probabilities of a prompt need" if param == "logprobs" else "token ids as a prompt need"
-        if is_one_call:
-            raise unsupported(param, f"{what} an upstream, which this server does not have (`plait serve --upstream`)")
-        raise unsupported(param, f"{what} one model call: ask plait/single@MODEL")
+        what = "the log-probabilities of a prompt need" if body.echo else "token ids as a prompt need"
+        missing = "an upstream (`plait serve --upstream`)" if is_one_call else "one model call: ask plait/single@MODEL"
+        raise unsupported("logprobs" if body.echo else "prompt", f"{what} {missing}")
 
     async def complete(self, request: Request, path: str, body: Body, user: User) -> Response:
         """Answer a completion by the upstream's own answer."""
@@ -91,7 +88,7 @@ class TokenRequests:
         if user.salt:
             service.health.check_salt(user.salt)
             fields["cache_salt"] = user.salt
-        return await self._send(request, path, fields, strategy, user, limits.seconds)
+        return await self._send(request, path, fields, strategy, user)
 
     async def tokenize(self, request: Request, user: User) -> Response:
         """Answer `POST /tokenize` and `POST /detokenize`."""
@@ -99,8 +96,7 @@ class TokenRequests:
         given = await read(request, TokenizerBody, service.settings)
         strategy = service.strategy(given.model, user) if given.model else ServedStrategy()
         fields = {name: value for name, value in (given.model_extra or {}).items() if name in _TOKENIZER_FIELDS}
-        seconds = service.limits(user).seconds
-        return await self._send(request, request.url.path, fields, strategy, user, seconds)
+        return await self._send(request, request.url.path, fields, strategy, user)
 
     def _upstreams(self, model: str | None) -> list[Any]:
         """Return the workers that pass requests on: those with a model, or with that of the first."""
@@ -110,10 +106,9 @@ class TokenRequests:
         return [worker for worker in capable if model in offer(worker).models]
 
     async def _send(
-        self, request: Request, path: str, fields: Mapping[str, Any], strategy: ServedStrategy, user: User,
-        seconds: float | None,
-    ) -> Response:  # fmt: skip
-        service, upstreams = self._service, self._upstreams(strategy.model)
+        self, request: Request, path: str, fields: dict[str, Any], strategy: ServedStrategy, user: User
+    ) -> Response:
+        service, upstreams, seconds = self._service, self._upstreams(strategy.model), self._service.limits(user).seconds
         if not upstreams:
             raise unsupported("model", "this address needs an upstream with the model (`plait serve --upstream`)")
         if any(isinstance(message.get("content"), list) for message in fields.get("messages") or ()):
@@ -121,9 +116,10 @@ class TokenRequests:
         service.check_places(user)
         await service.count_request(user)
         worker = random.choice(upstreams)
-        more = {"model": strategy.model} if strategy.model is not None else {}
+        if strategy.model is not None:
+            fields["model"] = strategy.model
         with user.admitted():
-            sent = asyncio.ensure_future(worker.forward(path, {**fields, **more}))
+            sent = asyncio.ensure_future(worker.forward(path, fields))
             try:
                 async with asyncio.timeout(seconds):
                     answer = await unless_disconnected(request.receive, sent, sent.cancel)

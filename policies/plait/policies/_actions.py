@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from plait.core.ops import Function
 from plait.core.task import Style, Task
-from plait.core.tools.canonical import canonical_text
+from plait.core.tools.calls import canonical_text
 from plait.core.tools.turns import Dialect, read_calls
 
 By = Literal["name", "arguments", "hierarchical", "multiset"]

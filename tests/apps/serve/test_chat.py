@@ -239,6 +239,24 @@ async def test_tools_are_called_by_the_client_and_their_results_go_on(serve, str
         assert said.choices[0].message.content == "It is sunny."
 
 
+@pytest.mark.parametrize("model", ["q", "plait/sample:n=2"])
+async def test_a_call_that_the_limit_cuts_is_a_call_whole_and_streamed(serve, model):
+    """Both end with `length`, and the arguments are what was written of them, as OpenAI's are."""
+    ask = {"model": model, "messages": [{"role": "user", "content": "the weather?"}], "tools": _TOOLS}
+    half = 'I look it up. <tool_call>{"name": "weather", "arguments": {"city": "Ro'
+    async with serve(Reply(text=half, finish="length")) as served:
+        client = served.client()
+        choice = (await client.chat.completions.create(**ask)).choices[0]
+        deltas = [chunk.choices[0] async for chunk in await client.chat.completions.create(**ask, stream=True)]
+    pieces = [call.function for each in deltas for call in each.delta.tool_calls or ()]
+    streamed = ("".join(each.delta.content or "" for each in deltas), deltas[-1].finish_reason, pieces[0].name,
+                "".join(piece.arguments for piece in pieces))  # fmt: skip
+    assert choice.message.tool_calls, choice.message.content
+    call = choice.message.tool_calls[0].function
+    whole = (choice.message.content, choice.finish_reason, call.name, call.arguments)
+    assert whole == streamed == ("I look it up.", "length", "weather", '{"city": "Ro')
+
+
 async def test_a_call_that_is_required_and_does_not_come_is_an_error(serve):
     async with serve("no call") as served:
         for choice in ("required", {"type": "function", "function": {"name": "weather"}}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import httpx
@@ -82,3 +83,53 @@ async def test_an_id_that_no_header_can_hold_is_hashed(serve: Any, odd: str) -> 
     (first, _), (second, _) = await two_turns(serve, "dynamo", session_id=odd)
     assert first == second and first["x-dynamo-session-id"].startswith("h-") and len(first["x-dynamo-session-id"]) == 34
     assert (await two_turns(serve, "dynamo", {"x-session-id": "x" * 10_000}))[0][0]["x-dynamo-session-id"][:2] == "h-"
+
+
+DIRECT: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
+    "vllm": ({"X-Session-ID": "S"}, {"session_id": "S"}),
+    "llm-d": ({"x-session-id": "S", "x-llm-d-inference-fairness-id": "S"}, {}),
+    "dynamo": ({"X-Dynamo-Session-ID": "S"}, {}),
+}
+"""What a client of each stack sends by itself: headers and fields."""
+IDENTITY = ("session_id", "prompt_cache_key")
+
+
+def identity(named: dict[str, str], body: dict[str, Any]) -> dict[str, str]:
+    """Return what tells a stack whose request it is, and what it is told of the time after it."""
+    told = named | {name: body[name].removeprefix("me/") for name in IDENTITY if name in body}
+    agent = body.get("nvext", {}).get("agent_hints", {})
+    context = json.loads(body.get("vllm_xargs", {}).get("agentic_context", "{}"))
+    kept = ("program_id", "task_id", "parent_program_id", "expected_resume", "step_id", "blocks_parent")
+    return told | {name: str(context[name]).removeprefix("me/") for name in kept if name in context} | {
+        name: str(value) for name, value in agent.items() if name != "priority"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DIRECT)
+async def test_two_turns_are_one_conversation_direct_and_through_plait(
+    serve: Any, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`pytest -k direct_and_through -s` prints what the stack sees."""
+    headers, fields = DIRECT[kind]
+    async with FakeServer() as server, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        for messages in (FIRST, SECOND):
+            body = {"model": "fake-model", "messages": messages, "max_tokens": 8, **fields}
+            assert (await http.post(f"{server.url}/chat/completions", json=body, headers=headers)).status_code == 200
+        direct = [
+            identity({name: value for name, value in each.items() if name.startswith(NAMES)}, body)
+            for each, body in zip(server.headers, server.asked(), strict=True)
+        ]
+    through = [identity(*turn) for turn in await two_turns(serve, kind, headers, **fields)]
+    branches = [identity(*turn) for turn in await two_turns(serve, kind, headers, "plait/sample:n=2", **fields)]
+    with capsys.disabled():
+        for way, turns in {"direct": direct, "through plait": through, "through plait, two samples": branches}.items():
+            for number, turn in enumerate(turns, 1):
+                fields_seen = ", ".join(f"{name}={value}" for name, value in turn.items())
+                sys.stdout.write(f"| {kind} | {way} | {number} | {fields_seen} |\n")
+    assert len(direct) == len(through) == 2 and len(branches) == 4
+    for seen, sent in zip(through, direct, strict=True):
+        assert seen | sent == seen, "all that a client sends by itself arrives"
+    later = {"osl", "step_id"}  # what is learned from the first turn
+    assert len({frozenset((name, each[name]) for name in each.keys() - later) for each in through}) == 1
+    own = {"vllm": "session_id", "llm-d": "x-session-id", "dynamo": "x-dynamo-session-id"}[kind]
+    assert [each[own] for each in branches].count("S") == 2, "one trajectory of each turn continues the session"

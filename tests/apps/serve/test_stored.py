@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 
 from plait.core.errors import ConfigError
 from plait.workers.scripted import Reply
+from plait_server import response_store
 from plait_server.documents import Documents
 from plait_server.response_store import ResponseStore, StoredResponse
 from plait_server.settings import Settings, Tenant
@@ -77,6 +79,7 @@ async def test_what_was_confirmed_is_on_the_disk(
         put(*arguments)
 
     monkeypatch.setattr(Documents, "put", put_late)
+    monkeypatch.setattr(response_store, "RETRY_INTERVAL_S", 0.1)
     where = tmp_path / "runs.db"
     async with serve("one two", journal=str(where)) as served, httpx.AsyncClient(timeout=30) as http:
         path, stream, _ = path.partition(", streamed")
@@ -89,6 +92,13 @@ async def test_what_was_confirmed_is_on_the_disk(
         monkeypatch.setattr(Documents, "put", lambda *_: (_ for _ in ()).throw(ConfigError("the disk is full")))
         failed = await http.post(f"{served.base}/{path}", json=body)
         assert "response.completed" in failed.text if stream else failed.status_code == 503
+        if stream:  # the answer was there before the trouble was: it is stored when that is over
+            monkeypatch.setattr(Documents, "put", put)
+            name = json.loads(failed.text.rpartition("data: ")[2])["response"]["id"]
+            async with asyncio.timeout(30):
+                while (there := Documents(where, "response").get(name)) is None:
+                    await asyncio.sleep(0.05)
+            assert b"one two" in there[2]
 
 
 async def test_what_failed_is_not_kept(serve: Any) -> None:

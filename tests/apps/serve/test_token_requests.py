@@ -121,3 +121,20 @@ async def test_the_tokens_count_for_the_tenants_day(serve: Any) -> None:
             while user.used[0] < 5:
                 assert (await http.post(url, json=body, headers=headers)).status_code == 200
             assert (await http.post(url, json=body, headers=headers)).status_code == 429
+
+
+async def test_a_long_answer_is_awaited_as_long_as_a_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with upstream() as base:
+        worker = Http(base_url=base, total_timeout=7.5)
+        await worker.start()
+        waited: list[float | None] = []
+
+        async def post(path: str, fields: Any, seconds: float | None = None) -> dict[str, Any]:
+            waited.append(seconds)
+            return {}
+
+        assert worker._sender is not None
+        monkeypatch.setattr(worker._sender.server.connection, "post", post)
+        assert await worker.forward("completions", {"prompt": [1]}) == {}
+        await worker.close()
+    assert waited == [7.5], "not the time of a response that is not generated"

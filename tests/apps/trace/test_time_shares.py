@@ -127,6 +127,18 @@ def test_a_flow_continues_where_a_step_ended_and_early_joins_wait_for_no_loser()
     assert found.remedy == "a wrote 10 of the path's 20 tokens (5 a second): fewer of them, or a faster model"
 
 
+def test_a_tool_that_failed_takes_its_time_too() -> None:
+    story = Story()
+    story.step("plan", 0.0, 0.0, 1.0)
+    story.step("1", 1.0, 1.0, 9.0, tool="look", entered=1.0)
+    story.steps[1].state, story.steps[1].moves = "failed", (*story.steps[1].moves[:-1], (9.0, "failed", "no answer"))
+    story.attempts[1].ending = "failed"
+    story.join("scratchpad", 9.0, ("1",))
+    story.step("joiner", 9.0, 9.0, 10.0, ("scratchpad",))
+    found = story.shares(10.0, "joiner")
+    assert found.uses["tools"] == 8.0 and [step for step, _ in found.path] == ["plan", "1", "joiner"]
+
+
 def test_retries_count_apart_and_a_run_without_output_has_no_path() -> None:
     story = Story()
     story.step("a", 6.0, 6.0, 8.0)

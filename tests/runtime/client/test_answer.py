@@ -56,6 +56,14 @@ def test_it_explains_each_reason_once_and_counts_cancelled_tokens(answer):
     assert "44 tokens generated, 41 of them wasted" in said
 
 
+def test_an_empty_answer_is_no_answer_for_the_sdk_as_for_the_command():
+    """The SDK said `done` where `plait run` said `no answer`. The run itself is done: `status` is the machine's."""
+    empty = Answer(run="r", status="done", value="")
+    assert (empty.status, empty.outcome, empty.summary()["status"]) == ("done", "no answer", "no answer")
+    assert empty.explain().startswith("run r: no answer\n") and repr(empty).startswith("<run r: no answer; ")
+    assert Answer(run="r", status="failed").outcome == "failed"
+
+
 def test_it_is_read_as_it_was_written(answer):
     again = Answer.model_validate(json.loads(answer.model_dump_json()))
     assert again.explain() == answer.explain()

@@ -41,9 +41,8 @@ from plait.core.sampling import Sampling
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.machine import Machine
-from plait.runtime.journal.event_json import event_json, without_defaults
 from plait.runtime.journal.journal import Journal
-from plait.runtime.journal.recorded_actions import dump
+from plait.runtime.journal.recorded_actions import dump, event_json, without_defaults
 from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins

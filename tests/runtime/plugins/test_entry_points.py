@@ -124,7 +124,7 @@ def test_its_options_are_checked_as_ours_are(plugins: Plugins) -> None:
 
 
 def test_one_of_ours_keeps_its_name(plugins: Plugins) -> None:
-    assert plugins.class_of("planner", "single").__module__ == "plait.planners.votes.single"
+    assert plugins.class_of("planner", "single").__module__ == "plait.planners.votes.sample"
     assert plugins.distribution("planner", "single") is None
 
 

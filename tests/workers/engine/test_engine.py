@@ -261,7 +261,7 @@ async def test_an_engine_whose_process_dies_loses_its_requests_and_hangs_nowhere
     async with opened(tiny_model, process="own") as engine:  # one that has nothing to do is missed too
         health = engine.health()
         await anext(health)
-        folder = engine._folder
+        folder = engine._folder.path
         pid = process_id(engine)
         reload = asyncio.create_task(engine.reload(tiny_model))
         os.kill(pid, signal.SIGKILL)

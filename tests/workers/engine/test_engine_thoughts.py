@@ -13,7 +13,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall, Text
 from plait.core.result import Failure, Result
 from plait.core.sampling import Sampling
-from plait.workers._shared.thoughts import ENDED, rendered
+from plait.workers._shared.prompt import ENDED, rendered
 from plait.workers.engine import Engine
 from tests.one_engine import opened
 

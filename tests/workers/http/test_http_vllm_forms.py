@@ -22,7 +22,7 @@ from plait.core.events import Job
 from plait.core.ops import Function, ModelCall, Text
 from plait.core.result import Failure, Result
 from plait.core.sampling import Sampling, StructuredOutput
-from plait.planners.votes.single import Single
+from plait.planners.votes.sample import Single
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers.http import Http
 

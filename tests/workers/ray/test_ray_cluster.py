@@ -12,8 +12,7 @@ import pytest
 
 from plait.core.errors import WorkerError
 from plait.workers.ray import RayWorker
-from plait.workers.ray.actor import Pulse
-from plait.workers.ray.actor_calls import hangs
+from plait.workers.ray.actor import Pulse, hangs
 from plait.workers.ray.cluster import Placement, default_gpus, missing
 
 
@@ -158,7 +157,7 @@ async def test_an_actor_is_asked_twice_before_it_counts_as_hung() -> None:
 
 
 async def test_an_engine_is_asked_at_its_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.workers.ray.actor_calls.LEAST", 0.2)
+    monkeypatch.setattr("plait.workers.ray.actor.LEAST", 0.2)
     turns = iter(range(3))
 
     async def stops() -> None:
@@ -171,7 +170,7 @@ async def test_an_engine_is_asked_at_its_own_pace(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_an_engine_that_makes_no_step_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.workers.ray.actor_calls.STEP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("plait.workers.ray.actor.STEP_TIMEOUT_S", 0.2)
     steps = iter([1, 2, 3])
 
     async def answers() -> Pulse:

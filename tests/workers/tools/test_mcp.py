@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -204,3 +206,29 @@ async def test_a_server_that_will_not_end_is_killed(tmp_path: Path) -> None:
     await made.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+async def test_a_server_that_came_back_is_called_again(tmp_path: Path) -> None:
+    """It was not: the tools of a server that had been away for one call failed for the rest of the process's life."""
+    program, here = tmp_path / "mortal.py", Path(__file__).parent
+    program.write_text(
+        f"import os, sys\nsys.path.insert(0, {str(here)!r})\nfrom mcp_server import server\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\nserver.run()\n"
+    )
+    made = McpServer(f"{sys.executable} {program}")
+    add = {each.name: each for each in await made.open()}["add"]
+    for _ in range(2):
+        assert await add.fn(a=2, b=40) == 42
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        with pytest.raises(ToolError, match="Connection closed"):
+            await add.fn(a=2, b=40)
+    results = await asyncio.gather(*(add.fn(a=n, b=40) for n in range(3)))
+    assert results == [40, 41, 42], "one connection is made for all"
+    program.unlink()
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    for reason in ("Connection closed", "cannot be used", "cannot be used"):
+        with pytest.raises(ToolError, match=reason):
+            await add.fn(a=2, b=40)
+    await made.close()
+    with pytest.raises(ToolError, match="is not connected"):
+        await add.fn(a=2, b=40)

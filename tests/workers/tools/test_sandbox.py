@@ -352,6 +352,31 @@ print({place: size >> 20 for place, size in done.items()})
         assert disk - 5 <= written["."], written
 
 
+HOLD = """
+import os, time
+{before}
+for _ in range(8):
+    if not os.fork():
+        {each}
+        time.sleep(60)
+print('forked', flush=True)
+time.sleep({seconds})
+"""
+
+
+async def test_memory_of_all_processes_together_is_a_limit(sandbox: Sandbox) -> None:
+    """Eight processes of 60 MB are within the limit of each, and beyond that of all. Eight that share 60 MB are not."""
+    held = HOLD.format(before="", each="held = bytearray(b'x') * 60_000_000", seconds=60)
+    outcome = await ran(sandbox, held, memory=256, total_memory=200)
+    if sandbox.backend.name == "container":  # its kernel kills processes, by a limit that its files are added to
+        assert outcome.status in ("failed", "timeout"), outcome
+        return
+    assert (outcome.status, outcome.seconds < 15) == ("memory", True), outcome
+    shared = HOLD.format(before="held = bytearray(b'x') * 60_000_000", each="held[0]", seconds=0.5)
+    outcome = await ran(sandbox, shared, memory=256, total_memory=200)
+    assert (outcome.status, outcome.stdout) == ("done", "forked\n"), outcome
+
+
 async def test_memory_is_a_limit(sandbox: Sandbox) -> None:
     outcome = await ran(sandbox, "x = b'x' * (600 << 20); print(len(x))", memory=256)
     assert outcome.status == "failed" and "MemoryError" in outcome.stderr, outcome

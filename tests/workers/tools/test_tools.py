@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from plait import AsyncOrchestrator, Join, Plan, Step, ToolCall
 from plait.core.errors import ToolSchemaError
 from plait.core.events import Job
 from plait.core.interfaces import Worker
@@ -33,7 +34,25 @@ class Unreadable(Exception):
 def test_it_is_a_worker() -> None:
     worker = Tools()
     assert isinstance(worker, Worker)
-    assert (worker.name, worker.serves, worker.slots) == ("tools", ("call",), 64)
+    assert (worker.name, worker.serves, worker.slots) == ("tools", ("call",), 512)
+
+
+async def test_the_calls_of_64_plans_run_at_once() -> None:
+    running, together = 0, asyncio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait for the others."""
+        nonlocal running
+        running += 1
+        if running == 5 * 64:
+            together.set()
+        await asyncio.wait_for(together.wait(), 30)
+
+    calls = tuple(Step(name=f"c{number}", op=ToolCall(tool="wait")) for number in range(5 * 64))
+    plan = Plan(steps=(*calls, Step(name="all", op=Join(), needs=tuple(each.name for each in calls))), output="all")
+    async with AsyncOrchestrator(workers=[], tools=[wait], journal="off") as plait:
+        assert (await plait.run(plan=plan)).status == "done"
 
 
 async def test_async_and_sync_tools_return_their_value() -> None:

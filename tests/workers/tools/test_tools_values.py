@@ -19,7 +19,7 @@ from plait.core.errors import ConfigError
 from plait.core.result import Failure, Result
 from plait.core.tools.tool import tool
 from plait.workers.tools import Tools, load_tools
-from plait.workers.tools.json_values import NotJson, to_json
+from plait.workers.tools.tool_loader import NotJson, to_json
 
 from .tool_kit import call, job, last
 

@@ -19,7 +19,7 @@ import typer
 from ...core.errors import ConfigError, TaskError, UsageError
 from ...core.request import Request
 from ...runtime.client.config import Config
-from ...runtime.plugins.trust import trust
+from ...runtime.plugins.spec import trust
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, all_typed, common_options
 from ..common.output import Output, opened

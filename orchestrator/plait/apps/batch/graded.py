@@ -17,8 +17,7 @@ from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.values import as_text
 from ...runtime.client.config import Config
-from ...runtime.plugins.spec import typed
-from ...runtime.plugins.trust import trust
+from ...runtime.plugins.spec import trust, typed
 from ..commands.eval import EvalCounts, compare, evaluated, report, writable
 from ..commands.run import model_warnings
 from ..common.dataset import (

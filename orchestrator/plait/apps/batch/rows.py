@@ -26,7 +26,7 @@ from ...core.values import as_text
 from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
-from ...runtime.plugins.trust import untrusted
+from ...runtime.plugins.spec import untrusted
 from ..commands.plan import briefed
 from ..common.dataset import DatasetQuestion, is_csv, raw_rows
 from ..common.files import written

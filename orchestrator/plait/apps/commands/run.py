@@ -57,7 +57,7 @@ def run(
         answer = run_stoppable(lambda stopper: _run(config, request, alone, live, output, stopper))
         if as_json:
             explained = {"explain": answer.explain().splitlines()} if verbose else {}
-            output.result({**answer.summary(), "status": end_of(answer), **_spawning(answer, warnings), **explained})
+            output.result({**answer.summary(), **_spawning(answer, warnings), **explained})
         else:
             show(answer, question, request.task, output, verbose and not live, why=not verbose)
             if config.journal != "off":
@@ -107,16 +107,11 @@ async def _run(config: Config, request: Request, alone: bool, live: bool, output
         return Answer(run="", status="cancelled", why="given up before anything ran")
 
 
-def end_of(answer: Answer) -> str:
-    """Return how a run ended: its status, or `no answer` for one whose text has none."""
-    return "no answer" if answer.status == "done" and answer.answer is None else answer.status
-
-
 def status_line(answer: Answer) -> Text:
     """Return how a run ended, whether its answer was verified, and what it took."""
-    style = {"done": "green", "failed": "red", "no answer": "red"}.get(end_of(answer), "yellow")
+    style = {"done": "green", "failed": "red", "no answer": "red"}.get(answer.outcome, "yellow")
     verdict = {True: ", verified", False: ", wrong", None: ""}[answer.verified if answer.answer is not None else None]
-    return Text.assemble((end_of(answer) + verdict, style), (f" · {cost(answer)}", "dim"))
+    return Text.assemble((answer.outcome + verdict, style), (f" · {cost(answer)}", "dim"))
 
 
 def exit_code(answer: Answer) -> int:

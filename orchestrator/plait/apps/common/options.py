@@ -20,8 +20,7 @@ from ...core.request import Request
 from ...runtime.client.config import Config
 from ...runtime.client.models import named
 from ...runtime.plugins.loader import PluginKind, Plugins
-from ...runtime.plugins.spec import typed
-from ...runtime.plugins.trust import own_code, trust
+from ...runtime.plugins.spec import own_code, trust, typed
 from .output import Json
 
 __all__ = [

@@ -16,7 +16,7 @@ from ...core.ops import Plugin
 from ...runtime.client.config import Config
 from ...runtime.client.worker_factory import fit_model
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.trust import trust
+from ...runtime.plugins.spec import trust
 from ..common.interrupt import Stopper, run_stoppable
 from ..common.options import Common, Json, Planner, common_options
 from ..common.output import Output, opened

@@ -186,11 +186,11 @@ def time_shares(trace: Trace, asked: Mapping[str, float]) -> TimeShares | None:
 
 
 def _times(step: StepRecord) -> _StepTimes | None:
-    """Return a step with its times, or `None` if it has not ended in a value."""
+    """Return a step with its times, or `None` if it has not ended by itself: a join may read one that failed."""
     moves = step.moves
-    if not moves or step.state != "done":
+    if not moves or step.state not in ("done", "failed"):
         return None
-    left = next((at for at, state, _ in moves if state in ("expanding", "done")), moves[-1][0])
+    left = next((at for at, state, _ in moves if state in ("expanding", "done", "failed")), moves[-1][0])
     first = next((at for at, state, _ in moves if state == "ready"), left)
     ready, start = step.ready_at, step.started_at
     if ready is None or start is None:
@@ -201,8 +201,9 @@ def _times(step: StepRecord) -> _StepTimes | None:
 def _count_repeated_reads(trace: Trace, timed: Mapping[str, _StepTimes]) -> None:
     """Note each step's attempt, and the prompt tokens that it computed after another step had them in its context."""
     for attempt in trace.attempts:
-        if attempt.step in timed and attempt.read:
-            timed[attempt.step].attempt = attempt
+        step = timed.get(attempt.step)
+        if step is not None and (attempt.read or step.attempt is None or not step.attempt.read):
+            step.attempt = attempt
     for segment in trace.segments:
         readers: dict[str | None, str] = {}  # by model: no other model's cache can serve a prompt
         for contact in segment.contacts:

@@ -79,6 +79,9 @@ class Report(Frozen):
         return {"model": model, "tools": tools, "queue": queue, "other": rest}
 
 
+_NO_REPORT = Report.model_construct(set())
+
+
 class Answer(Frozen):
     """The outcome of a run. A failed run also gives an answer; only `unwrap` raises."""
 
@@ -112,7 +115,7 @@ class Answer(Frozen):
     """The output's tokens with their log-probabilities, if `top_logprobs` asked for them and one call wrote it."""
     anew: tuple[str, ...] = ()
     """Why parts of a conversation were rendered again instead of continued token for token."""
-    report: Report = Field(default_factory=Report)
+    report: Report = _NO_REPORT
     plan: Plan | None = None
     """The planner's first plan. Expansions of steps are in `trace`."""
 
@@ -126,6 +129,11 @@ class Answer(Frozen):
         return Frozen.__eq__(*(one.model_copy(update={"made_of": None}) for one in (self, other)))
 
     __hash__ = Frozen.__hash__
+
+    @property
+    def outcome(self) -> str:
+        """How the run ended: `status`, or `no answer` if it is done and its text has none."""
+        return "no answer" if self.status == "done" and self.answer is None else self.status
 
     @property
     def provenance(self) -> Provenance | None:
@@ -153,7 +161,7 @@ class Answer(Frozen):
         given up by its owner
         0.00 s, 0 tokens generated, 0 on the critical path
         """
-        lines = [f"run {self.run}: {self.status}, {self._describe_answer()}"]
+        lines = [f"run {self.run}: {self._describe_end()}"]
         lines += [self.why] if self.why else []
         failed = f"{self.failure.kind}: {self.failure.message}" if self.failure is not None else ""
         lines += [failed] if failed else []
@@ -167,8 +175,10 @@ class Answer(Frozen):
             lines.append(f"{'  ' * depth[row.step]}{row.name} {row.state}{tokens}{tries}{reason}")
         return "\n".join([*lines, self._cost()])
 
-    def _describe_answer(self) -> str:
-        return "no answer" if self.answer is None else f"answer {as_text(self.answer)!r}{_VERDICTS[self.verified]}"
+    def _describe_end(self) -> str:
+        if self.answer is None:
+            return self.outcome if self.status == "done" else f"{self.status}, no answer"
+        return f"{self.status}, answer {as_text(self.answer)!r}{_VERDICTS[self.verified]}"
 
     def _cost(self) -> str:
         reused = f", {self.usage.reused} taken from the result cache" if self.usage.reused else ""
@@ -181,17 +191,17 @@ class Answer(Frozen):
         )
 
     def __repr__(self) -> str:
-        text = self._describe_answer()
+        text = self._describe_end()
         text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-        return f"<run {self.run}: {self.status}, {text}; {self.total_tokens} tokens, {self.seconds:.2f} s>"
+        return f"<run {self.run}: {text}; {self.total_tokens} tokens, {self.seconds:.2f} s>"
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
         """Return the HTML for a notebook: the answer and its reason, the branches, the tree of steps, and the cost."""
         text = self.text if self.answer is None else as_text(self.answer)
-        failed = "" if self.failure is None else f"<br>{escape_text(self.failure.message)}"
-        head = f"<b>{escape_text(text)}</b><br>{self.status}{_VERDICTS[self.verified]}. {escape_text(self.why)}{failed}"
+        fault = "" if self.failure is None else f"<br>{escape_text(self.failure.message)}"
+        head = f"<b>{escape_text(text)}</b><br>{self.outcome}{_VERDICTS[self.verified]}. {escape_text(self.why)}{fault}"
         steps = f"<details open><summary>{escape(self._cost())}</summary>{steps_table(self.trace)}</details>"
         return f"<div><p>{head}</p>{self._votes()}{steps}</div>"
 
@@ -277,7 +287,7 @@ class Answer(Frozen):
         usage = self.usage
         return {
             "answer": self.answer,
-            "status": self.status,
+            "status": self.outcome,
             "verified": self.verified,
             "usage": {
                 "prompt": usage.prompt,
@@ -379,13 +389,14 @@ Mode = Literal["step", "text", "ask", "answer"]
 def report(run: RunRecord) -> Report:
     """Return the report of a run, as far as it has come."""
     steps, finish, output = run.steps, run.finish, run.output
-    return Report(
-        usage=Usage() if finish is None else finish.usage,
-        critical_path_tokens=0 if finish is None else finish.critical_path_tokens,
-        seconds=run.seconds,
-        waited_for=() if output is None else _waited_for(steps, output),
-        steps=steps,
-    )
+    fields = {
+        "usage": NO_USAGE if finish is None else finish.usage,
+        "critical_path_tokens": 0 if finish is None else finish.critical_path_tokens,
+        "seconds": run.seconds,
+        "waited_for": () if output is None else _waited_for(steps, output),
+        "steps": steps,
+    }
+    return _NO_REPORT.model_copy(update=fields)
 
 
 def _waited_for(steps: Sequence[StepRecord], output: str) -> tuple[CriticalPathSegment, ...]:

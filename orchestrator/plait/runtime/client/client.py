@@ -46,7 +46,7 @@ from ..journal.sessions import JournalSink, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.entry_points import demand_hook
 from ..plugins.loader import Plugins
-from ..plugins.trust import trust
+from ..plugins.spec import trust
 from .answer import Answer, Lessons, Mode, RunEvent
 from .config import Config
 from .flow import LiveFlow, ProgramFlow
@@ -328,7 +328,7 @@ class AsyncOrchestrator:
         live: Live | None = None,
     ) -> Handle:
         self._home.enter()
-        request, own = self._briefs.build(given, fields)
+        request, own = self._briefs.build(given, fields, as_given=(plan, live) != (None, None))
         live = own if live is None else live
         if plan is not None:
             of_kind("plan", plan, Plan, "plan=Plan(steps=(…), output=…)")
@@ -367,8 +367,11 @@ class AsyncOrchestrator:
                 self._records.open(driver.recorder)
             tools = (*live.tools, *brief.task.tools())
             take_back = self._tools.lend(run, tools) if tools else None
-            handle = Handle(driver, event, brief.task, watch, asker=self._asker, provenance=self._made_of(brief))
-            self._listed(handle)
+            handle = self._handles[run] = Handle(
+                driver, event, brief.task, watch,
+                asker=self._asker, provenance=self._made_of(brief), known=answerable,
+                on_settled=lambda run: self._handles.pop(run, None),
+            )  # fmt: skip
             if live.shared is None or take_back:  # the functions among the arguments live as long as the run (`held`)
                 handle.finished.add_done_callback(lambda _, held=live: take_back() if take_back else None)
             if brief.request.planner.options.get("learn") is True:
@@ -480,8 +483,9 @@ class AsyncOrchestrator:
             driver, submitted, task, watch,
             asker=self._asker, future=taken.future, nodes=taken.rebuilt.nodes, began=taken.began, ended=taken.ended,
             provenance=partial(self._provenance, submitted.request, tools=specs),
+            on_settled=lambda run: self._handles.pop(run, None),
         )  # fmt: skip
-        self._listed(handle)
+        self._handles[handle.run] = handle
         handle.finished.add_done_callback(lambda _: lent.close())
         # What had ended before has taught already.
         if taken.ended is None and submitted.request.planner.options.get("learn") is True:
@@ -507,10 +511,6 @@ class AsyncOrchestrator:
     def resize(self, worker: str, slots: int | None = None) -> int:
         """Limit a worker to `slots` slots, and return the number in use. Raises `UsageError` above its maximum."""
         return self._driver.resize(worker, slots) if self._driver is not None else 0
-
-    def _listed(self, handle: Handle) -> None:
-        self._handles[handle.run] = handle
-        handle.finished.add_done_callback(lambda _: self._handles.pop(handle.run, None))
 
     def answer(self, question: str, value: JsonValue) -> None:
         """Answer a question that a tool has put, by its id, as the operator. Raises `UsageError` for one that is not
@@ -543,7 +543,7 @@ class AsyncOrchestrator:
         With `planned` there is a plan already, and no planner's options are looked at. Raises what submitting the
         request would raise.
         """
-        return self._briefs.brief(*self._briefs.build(request, fields), planned=planned)
+        return self._briefs.brief(*self._briefs.build(request, fields, as_given=planned), planned=planned)
 
 
 class Home:

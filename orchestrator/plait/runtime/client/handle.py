@@ -9,7 +9,8 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
+from types import NoneType
 from typing import Any, Literal, TypeGuard, cast
 
 from pydantic import JsonValue
@@ -17,7 +18,7 @@ from pydantic import JsonValue
 from ...core.budget import Budget
 from ...core.causes import Cause
 from ...core.errors import RAISED, TaskError, UsageError
-from ...core.events import Action, Event, Finish as RunEnd, Progressed, Submitted
+from ...core.events import Action, Event, Finish as RunEnd, Limited, Paused, Progressed, Pruned, Submitted
 from ...core.plan import TURN, Plan
 from ...core.provenance import Provenance
 from ...core.record import StepRecord
@@ -120,6 +121,8 @@ class Handle:
         began: float | None = None,
         ended: float | None = None,
         provenance: Callable[[], Provenance] | None = None,
+        on_settled: Callable[[str], object] | None = None,
+        known: bool = True,
     ) -> None:
         self.run: str = event.run
         """Id of the run."""
@@ -129,6 +132,7 @@ class Handle:
         self._record.seen = len(nodes)
         self._ended = ended
         self._provenance = provenance
+        self._on_settled = on_settled
         self.request: Request = event.request
         """What was asked."""
         self.paused: bool = False
@@ -137,8 +141,6 @@ class Handle:
         """The limits that were asked for last."""
         self._form = event.request.output
         self._asker = asker
-        self._log = RunLog([self.run], keep="steps")
-        self._log.runs[self.run] = self._record
         self._queues: list[NewsQueue] = []
         """Of those who follow the run."""
         self._news: NewsQueue | None = NewsQueue() if watch else None
@@ -156,9 +158,15 @@ class Handle:
         self._waiters: list[asyncio.Future[Answer]] = []
         """Of those who await the handle."""
         self._finish: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        (future or driver.submit(event)).add_done_callback(self._on_end)
+        (future or driver.submit(event, known)).add_done_callback(self._on_end)
         if self._news is not None:
             self._finish.add_done_callback(partial(self._over, self._news))
+
+    @cached_property
+    def _log(self) -> RunLog:
+        log = RunLog([self.run], keep="steps")
+        log.runs[self.run] = self._record
+        return log
 
     def __await__(self) -> Any:
         return self._wait().__await__()
@@ -207,18 +215,21 @@ class Handle:
 
     def prune(self, step: str, reason: str = "") -> None:
         """Cancel one step, by its id; the run continues without it, as when a policy stops a branch."""
-        self._driver.prune(step, reason)
+        self.post(Pruned(at=self.now(), step=step, reason=reason))
 
     def pause(self) -> None:
         """Pause the run until `resume`. Running steps continue, and time budgets keep counting."""
-        self._driver.pause(self.run)
+        self._pause(True)
         self.paused = True
+
+    def _pause(self, on: bool) -> None:
+        self.post(Paused(at=self.now(), run=self.run, on=on))
 
     def resume(self) -> None:
         """Start steps again after `pause`."""
         self.paused = False
         if not self._held:
-            self._driver.pause(self.run, on=False)
+            self._pause(False)
 
     @property
     def budget(self) -> Budget:
@@ -248,7 +259,7 @@ class Handle:
         if budget.strict != before.strict:
             raise UsageError("strict cannot be changed while a run runs: it says how attempts reserve tokens")
         self._limits = budget
-        self._driver.limit(self.run, budget)
+        self.post(Limited(at=self.now(), run=self.run, budget=budget))
 
     @property
     def questions(self) -> tuple[Question, ...]:
@@ -366,6 +377,8 @@ class Handle:
                     future.set_result(answer)
         finally:
             self._driver.ended(self.run)
+            if self._on_settled is not None:
+                self._on_settled(self.run)
 
     def _read_large(self) -> Answer:
         with uncollected():
@@ -403,10 +416,10 @@ class Handle:
             if unread <= MAX_UNREAD_EVENTS // 2:
                 self._held = False
                 if not self.paused and not self._finish.done():
-                    self._driver.pause(self.run, on=False)
+                    self._pause(False)
         elif unread > MAX_UNREAD_EVENTS and not self._finish.done():
             self._held = True
-            self._driver.pause(self.run)
+            self._pause(True)
 
 
 def _is_long(result: Result | None) -> bool:
@@ -504,19 +517,25 @@ def read_answer(run: RunRecord, task: Task, made_of: Callable[[], Provenance] | 
     if failure is not None and finish.usage != failure.usage:
         failure = failure.model_copy(update={"usage": finish.usage})
     nodes = () if run.records is None else run.records.nodes
-    return Answer(
+    fields: dict[str, Any] = dict(
         run=finish.run,
         status=finish.status,
         answer=answer,
         verified=verified,
         **({} if result is None else _output_fields(result, nodes)),
-        anew=tuple(node.outcome.own.anew for node in nodes if node.outcome.own is not None and node.outcome.own.anew),
+        anew=tuple([own.anew for node in nodes if (own := node.outcome.own) is not None and own.anew]),
         failure=failure,
         partial=finish.partial,
         made_of=made_of,
         report=report(run),
         plan=run.plan,
     )
+    # A task may return anything; an answer that is a text holds nothing else that is not valid already.
+    is_text = type(answer) is str and type(verified) in (bool, NoneType) and type(fields.get("value")) is str
+    return _SOME_ANSWER.model_copy(update=fields) if is_text else Answer(**fields)
+
+
+_SOME_ANSWER = Answer.model_construct(set(), run="", status="done")
 
 
 def _output_fields(result: Result, nodes: Sequence[Node]) -> dict[str, Any]:

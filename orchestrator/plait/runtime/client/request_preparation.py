@@ -26,7 +26,7 @@ from ..driver.typed_answers import check_schema
 from ..plugins.entry_points import demand_hook
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
-from ..plugins.trust import is_untrusted, named, trust
+from ..plugins.spec import is_untrusted, named, trust
 from .config import Config
 from .pricing import demand
 
@@ -130,18 +130,26 @@ class Briefs:
         self._config, self._plugins, self._tools, self._workers = config, plugins, tools, workers
         self._judged: dict[tuple[str, Own], type[Task]] = {}
         self._standing = config.policies_with(sum("think" in worker.serves for worker in workers) if workers else None)
+        self._generation = Generation.model_construct(
+            max_tokens=config.max_tokens,
+            thinking=config.thinking,
+            temperature=config.temperature,
+            top_p=config.top_p,
+        )
         self._shared: dict[object, SharedRequest] = {}
         """By the arguments beside the text."""
 
-    def build(self, given: object, fields: Mapping[str, Any]) -> tuple[Request, Live]:
-        """Build a request as `build_request` does. A text with known arguments is not read and checked again."""
+    def build(self, given: object, fields: Mapping[str, Any], *, as_given: bool = False) -> tuple[Request, Live]:
+        """Build a request as `build_request` does. A text with known arguments is not read and checked again, and has
+        the settings filled in already unless `as_given`."""
         kinds = tuple(map(type, fields.values()))
         if type(given) is not str or not _SCALARS.issuperset(kinds):
             return build_request(given, fields, self._plugins.hand_over)
         key = (is_untrusted(), kinds, *fields.items())  # kinds: 1 is equal to 1.0 and to True
         shared = self._shared.get(key)
         if shared is not None:
-            return shared.request.model_copy(update={"text": writable(given)}), Live(held=fields, shared=shared)
+            known = shared.request if as_given or shared.complete is None else shared.complete
+            return known.model_copy(update={"text": writable(given)}), Live(held=fields, shared=shared)
         request, live = build_request(given, fields, self._plugins.hand_over)
         if self._can_be_shared(request, fields):
             if len(self._shared) >= _MOST_SHARED:
@@ -160,9 +168,7 @@ class Briefs:
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> PlanningContext:
         """Return the brief of a request; `AsyncOrchestrator.brief` says more."""
         shared = None if planned else live.shared
-        if shared is not None and shared.complete is not None:
-            request = shared.complete.model_copy(update={"text": request.text})
-        else:
+        if shared is None or shared.complete is None or request.planner is not shared.complete.planner:
             request = self._complete_and_check(request, live, planned)
             if shared is not None:
                 shared.complete, shared.planner = request, self._plugins.planner(request.planner)
@@ -216,7 +222,7 @@ class Briefs:
         for step in plan.steps:
             if isinstance(step.op, Join):
                 self._plugins.merge(step.op.merge)
-        if needing := self._that_need_streams(brief.request.policies):
+        if brief.request.policies and (needing := self._that_need_streams(brief.request.policies)):
             self._check_streams(plan, needing)
 
     def _affordable(self, plan: Plan, request: Request) -> None:
@@ -291,14 +297,7 @@ class Briefs:
             if "merge" not in planner.model_fields:
                 raise UsageError(f"the planner {spec.name!r} has no `merge` to choose: leave it out")
             options["merge"] = request.merge.model_dump()
-        config = self._config
-        settings = Generation.model_construct(
-            max_tokens=config.max_tokens,
-            thinking=config.thinking,
-            temperature=config.temperature,
-            top_p=config.top_p,
-        )
-        options, unknown, took_effect = _resolve_answer(planner, options, generation, settings)
+        options, unknown, took_effect = _resolve_answer(planner, options, generation, self._generation)
         if unknown and not lenient:
             raise UsageError(
                 f"the planner {spec.name!r} has no option {unknown[0]!r} for its answer: leave {unknown[0]} out of "

@@ -17,8 +17,7 @@ from ...core.result import Price
 from ...core.sampling import Thinking
 from ...core.value_sizes import MOST_BYTES
 from ..journal.location import SCHEMES, Database, located
-from ..plugins.spec import typed
-from ..plugins.trust import own_code
+from ..plugins.spec import own_code, typed
 from .models import BUNDLED
 
 BUNDLED_MODEL = BUNDLED / "countdown"

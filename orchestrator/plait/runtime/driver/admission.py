@@ -55,7 +55,6 @@ class Admission:
         free = sum(max(0, worker.free) for worker in machine.workers.values() if worker.up and "think" in worker.serves)
         waiting = max(0, coming - free) + machine.waiting_runs
         # Ends count only while runs wait: an idle server ends few runs, which is not its rate under load.
-        # Ends count only while runs wait: an idle server ends few runs, which is not its rate under load.
         if not waiting:
             self._known, self._since = self._each(now), now
             self._ends.clear()

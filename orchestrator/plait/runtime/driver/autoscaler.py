@@ -19,9 +19,10 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
-from ...core.errors import RAISED
-from ...core.events import Event, WorkerUp
+from ...core.errors import RAISED, Interrupted
+from ...core.events import Event, Failed, WorkerUp
 from ...core.interfaces import Worker, offer
+from ...core.result import as_failure
 from ...core.values import Frozen
 from ...machine import Machine
 
@@ -65,8 +66,6 @@ class Scaler:
             self._wanted.popleft()
         # The minimum of a short span and the maximum of a long one: a short peak starts no engine, a short lull closes
         # none.
-        # The minimum of a short span and the maximum of a long one: a short peak starts no engine, a short lull closes
-        # none.
         grown, kept = self._within(now, bounds.patience), self._within(now, bounds.cool_down)
         number = max(min(grown, default=0), min(max(kept, default=engines), engines))
         return min(bounds.most, max(bounds.least, number))
@@ -76,6 +75,14 @@ class Scaler:
         if self._wanted[0][0] > now - span:
             return []
         return [number for at, number in self._wanted if at > now - span] or [self._wanted[-1][1]]
+
+
+def interrupt_attempts(machine: Machine, worker: str, at: float) -> list[Failed]:
+    """Return events that end the live attempts of an engine before it is closed. Their steps continue on other engines
+    from the reported tokens. They have lost no worker: plait itself removed it."""
+    failure = as_failure(Interrupted(f"the autoscaler removed {worker}"))
+    live = (one for one in machine.attempts.values() if one.worker.name == worker and one.state == "live")
+    return [Failed(at, attempt.id, failure) for attempt in live]
 
 
 class ElasticDriver(Protocol):
@@ -140,7 +147,7 @@ class Elastic:
             if state is None or not state.up:
                 del self._going[worker.name]
             elif not state.running or now >= until:
-                self._begin(worker, worker.close())  # its attempts are lost with their reported tokens, and retried
+                self._remove(worker)
         here = [
             worker
             for worker in self._pool
@@ -155,7 +162,6 @@ class Elastic:
         for worker in ready[: max(0, wanted - len(here) - len(starting))]:
             self._begin(worker, self._start(worker))
         # One engine at a time: the load of a drained engine must show on the others before the next one drains.
-        # One engine at a time: the load of a drained engine must show on the others before the next one drains.
         if len(here) > wanted and not starting and not self._going:
             least = min(here, key=lambda worker: (machine.workers[worker.name].running, -self._pool.index(worker)))
             self._going[least.name] = now + self._bounds.drain
@@ -164,6 +170,11 @@ class Elastic:
             self._driver.post(
                 WorkerUp(now, least.name, 0, offered.serves, offered.models, offered.cache_tokens, offered.block)
             )
+
+    def _remove(self, worker: Worker) -> None:
+        for event in interrupt_attempts(self._driver.machine, worker.name, self._driver.now()):
+            self._driver.post(event)
+        self._begin(worker, worker.close())
 
     def _begin(self, worker: Worker, work: Coroutine[Any, Any, None]) -> None:
         task = self._work[worker.name] = asyncio.ensure_future(work)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
-from ...core.budget import Budget
 from ...core.causes import Cause
 from ...core.errors import RAISED, ConfigError, UsageError, WorkerError, WorkerLost
 from ...core.events import (
@@ -29,9 +28,6 @@ from ...core.events import (
     Expand,
     Failed,
     Finish,
-    Limited,
-    Paused,
-    Pruned,
     Submitted,
     Tick,
     WakeAt,
@@ -103,7 +99,7 @@ class Driver:
             self._audience,
             self._collector,
             perform=self._perform,
-            write=self._write_urgent,
+            write=self._write_at_once,
             now=self.now,
         )
         self.return_wait_s: float | None = None
@@ -180,17 +176,19 @@ class Driver:
         if self.admission.most is not None:
             self.admission.check(self.machine, self.now(), coming)
 
-    def submit(self, event: Submitted) -> asyncio.Future[Ended]:
-        """Submit a run and return the future of its end."""
+    def submit(self, event: Submitted, known: bool = True) -> asyncio.Future[Ended]:
+        """Submit a run and return the future of its end. `known`: its caller has its id and may look for it in another
+        process; the start of any other run is written within `WRITE_DELAY_S`."""
         future = self._expect(event.run)
-        self._post(event)
+        self.recorder.at_once = self.recorder.at_once or known
+        self.post(event)
         return future
 
     def adopt(self, machine: Machine, run: str) -> tuple[float, asyncio.Future[Ended]]:
         """Take over a run of another machine that has no attempt left. Return the time of this driver's clock that
         corresponds to the other machine's present, and the future of the run's end."""
         future, at = self._expect(run), self.now()
-        self._post(Adoption(machine, run, at))
+        self.post(Adoption(machine, run, at))
         return at, future
 
     def _expect(self, run: str) -> asyncio.Future[Ended]:
@@ -229,19 +227,7 @@ class Driver:
 
     def cancel(self, run: str, reason: str = "", cause: Cause = "user") -> None:
         """Cancel a run. Its future still resolves, with the partial results."""
-        self._post(Cancelled(at=self.now(), run=run, reason=reason, cause=cause))
-
-    def prune(self, step: str, reason: str = "") -> None:
-        """Cancel one step; its run continues without it."""
-        self._post(Pruned(at=self.now(), step=step, reason=reason))
-
-    def pause(self, run: str, on: bool = True) -> None:
-        """Pause a run, or with `on=False` resume it. Running steps are not stopped, and time budgets keep counting."""
-        self._post(Paused(at=self.now(), run=run, on=on))
-
-    def limit(self, run: str, budget: Budget) -> None:
-        """Change the limits of a run."""
-        self._post(Limited(at=self.now(), run=run, budget=budget))
+        self.post(Cancelled(at=self.now(), run=run, reason=reason, cause=cause))
 
     def resize(self, worker: str, slots: int | None = None) -> int:
         """Limit a worker to `slots` slots, and return the number in use. 0 starts no step there; running attempts
@@ -257,10 +243,6 @@ class Driver:
             if worker in self.machine.workers and self.machine.workers[worker].up:
                 self._up(there)
         return self._sizes.get(worker, most)
-
-    def post(self, event: Event) -> None:
-        """Submit an event from outside, such as those of a program's flow."""
-        self._post(event)
 
     async def close(self) -> None:
         """Cancel running work, then free workers and journals. May be called twice."""
@@ -278,7 +260,8 @@ class Driver:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def _post(self, event: Event | Adoption) -> None:
+    def post(self, event: Event | Adoption) -> None:
+        """Queue an event."""
         if self._broken is not None:
             return
         self._pump.inbox.append(event)
@@ -305,9 +288,9 @@ class Driver:
         try:
             stopped = self._pump.step()
             if stopped is IDLE:
-                self._write_urgent()
+                self._write_at_once()
                 # No caller waits for the other events, so they are written together a little later.
-                if self._flush is None and self.recorder.files:
+                if self._flush is None and self.recorder.files and not self._over:
                     self._flush = self._loop.call_later(WRITE_DELAY_S, self._write)
         except Exception as error:
             self._idle = True
@@ -320,6 +303,17 @@ class Driver:
             stopped.handled.add_done_callback(self._pump_events)
         else:
             self._loop.call_soon(self._pump_events)
+
+    def _write_at_once(self) -> None:
+        """Write the starts of runs before a follower gets an event of them; without a journal resolve futures."""
+        if self.recorder.at_once or not self.recorder.files:
+            self._write_urgent()
+
+    def _write_ends(self) -> None:
+        try:
+            self._write_urgent()
+        except Exception as error:
+            self._break_down(error)
 
     def _write_urgent(self) -> None:
         """Write starts and ends of runs, then resolve the futures of ended runs."""
@@ -397,6 +391,9 @@ class Driver:
                 self._hinter.runs.pop(action.run, None)
                 future = self._waiting.pop(action.run, None)
                 if future is not None:
+                    if not self._over and self.recorder.files:
+                        # A worker reports the ends of one step one by one: all of this turn are written together.
+                        self._loop.call_soon(self._write_ends)
                     self._over.append((future, (action, self.machine.find_finished(action.run))))
             case _:
                 assert_never(action)
@@ -433,7 +430,7 @@ class Driver:
 
     def _tick(self) -> None:
         self._wake = None
-        self._post(Tick(at=self.now()))
+        self.post(Tick(at=self.now()))
 
     def _may_wait(self, attempt: int) -> bool:
         """Return whether only followers read an attempt's text while it is written."""
@@ -452,7 +449,7 @@ class Driver:
                 if healthy and not up:
                     self._up(worker)
                 elif up and not healthy:
-                    self._post(self._departure(worker, returning=True))
+                    self.post(self._departure(worker, returning=True))
                     if self.return_wait_s is not None:
                         patience = self._loop.call_later(self.return_wait_s, self._give_up_waiting, worker)
                 up = healthy
@@ -461,12 +458,12 @@ class Driver:
         finally:
             if patience is not None:
                 patience.cancel()
-        self._post(self._departure(worker))
+        self.post(self._departure(worker))
 
     def _give_up_waiting(self, worker: Worker) -> None:
         """Have the steps fail that wait for a worker; it is taken in again when it comes back."""
         if not self._closed:
-            self._post(self._departure(worker))
+            self.post(self._departure(worker))
 
     def _departure(self, worker: Worker, returning: bool = False) -> WorkerDown:
         """Return the event of a worker that went away, with the cause that it reports."""
@@ -477,30 +474,19 @@ class Driver:
         """Post a worker's reports on its prefix cache, at most every `CACHE_REPORT_INTERVAL_S`."""
         try:
             async for change in news:
-                self._post(CacheChanged(self.now(), worker, sound_cache(change)))
+                self.post(CacheChanged(self.now(), worker, sound_cache(change)))
                 await asyncio.sleep(CACHE_REPORT_INTERVAL_S)
         except RAISED as error:
             log.warning("%s stopped reporting on its cache: %s", worker, error)
 
     def _up(self, worker: Worker) -> None:
-        self._post(replace(arrival(worker, self.now()), slots=self.resize(worker.name)))
+        self.post(replace(arrival(worker, self.now()), slots=self.resize(worker.name)))
 
 
 def arrival(worker: Worker, at: float) -> WorkerUp:
     """Return the event with a worker's offer."""
-    offered = offer(worker)
-    return WorkerUp(
-        at=at,
-        worker=worker.name,
-        slots=offered.slots,
-        serves=offered.serves,
-        models=offered.models,
-        cache_tokens=offered.cache_tokens,
-        block=offered.block,
-        reports=offered.reports,
-        counts_tokens=offered.counts_tokens,
-        prices=dict(offered.prices),
-    )
+    slots, serves, models, cache_tokens, block, _, reports, counts, prices = offer(worker)
+    return WorkerUp(at, worker.name, slots, serves, models, cache_tokens, block, reports, counts, dict(prices))
 
 
 async def watch_silence(driver: Driver, model_limit_s: float, call_limit_s: float) -> None:

@@ -21,8 +21,8 @@ from ...core.result import as_failure, cancelled_failure, frames_of
 from ...core.rights import Rights
 from ...core.sampling import ANSWER_FIELDS, resolve, set_fields
 from ...core.states import State
+from ...core.tools.schemas import MORE_TOOLS
 from ...core.tools.tool import ToolSpec
-from ...core.tools.tool_search import MORE_TOOLS
 from ...core.values import json_value
 from ...core.view import StepView
 from ...machine import Machine
@@ -315,7 +315,10 @@ def revised(plan: Plan, brief: PlanningContext) -> Plan:
     exceeds the rights of the run."""
     if brief.request.rights.__dict__ != _ALL.__dict__:
         brief.request.rights.hold(plan)
-    return with_approval(marked(with_defaults(plan, brief.request), brief.tools), brief)
+    plan = with_defaults(plan, brief.request)
+    if "call" not in {step.op.kind for step in plan.steps}:
+        return plan
+    return with_approval(marked(plan, brief.tools), brief)
 
 
 _ALL = Rights.model_construct()

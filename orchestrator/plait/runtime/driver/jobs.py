@@ -407,11 +407,16 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
         return Failure(kind="WorkerError", message=f"{worker} returned {wrong}", usage=usage)
     if made is not item.value:
         changed["value"] = made
-    for name in _TEXTS:
+    for name in _texts(item):
         given = getattr(item, name)
         if not given.isascii():
             changed[name] = writable(given)
     return item.model_copy(update=changed) if changed else item
+
+
+def _texts(item: Result) -> Sequence[str]:
+    """Return the names of a result's texts beside its value; none if all are empty, as mostly."""
+    return () if item.why == item.reasoning == item.anew == item.prior == "" else _TEXTS
 
 
 def _wrong_field(item: Result) -> str:
@@ -423,7 +428,7 @@ def _wrong_field(item: Result) -> str:
         return f"finish={reprlib.repr(item.finish)}, which is not one of {', '.join(_FINISHES)}"
     if not _is_number(item.logprob):
         return "a `logprob` that is not a number"
-    for name in _TEXTS:
+    for name in _texts(item):
         if not isinstance(getattr(item, name), str):
             return f"a `{name}` that is not a text"
     if not (item.partial is False or item.partial is True) or item.extracted is not False:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...core.events import Expanded, Submitted
-from ..plugins.trust import refuse
+from ..plugins.spec import refuse
 from .journal import Journal
 from .location import Location
 

@@ -25,9 +25,8 @@ from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Dispatch, Event, Finish, ForeignEvent, Succeeded
-from .event_json import as_json, event_json
 from .location import Database, Location, located
-from .recorded_actions import Refusals, dump, of_run, run_in
+from .recorded_actions import Refusals, as_json, dump, event_json, of_run, run_in
 from .sqlite import LONG, SqliteFile, packed, unpacked
 from .tables import (
     HEAD,
@@ -84,7 +83,7 @@ class Journal:
     ) -> None:
         self._storage = storage(located(path), synchronous)
         self._secrets = [json.dumps(secret)[1:-1] for secret in secrets if secret]
-        self._next = 1
+        self._next, self._size = 1, 0
         self._events: list[UnwrittenEvent] = []
         self._later: list[UnwrittenEvent] = []
         """Actions of events that are written."""
@@ -118,7 +117,7 @@ class Journal:
     @property
     def size(self) -> int:
         """Bytes written so far, about."""
-        return self._storage.size
+        return self._size
 
     def open(
         self,
@@ -138,7 +137,7 @@ class Journal:
         if self._storage.is_open:
             raise ConfigError(f"{self.path} is open already")
         try:
-            self._next = self._storage.open()
+            self._next, self._size = self._storage.open(), self._storage.size
             self._resumes = resumes
             self._begin(
                 Header(
@@ -258,7 +257,7 @@ class Journal:
 
     def _write(self, sync: bool = False, notes: Sequence[NoteRow] = ()) -> None:
         kept, later, self._events, self._later = self._events, self._later, [], []
-        batch = WriteBatch(notes=[*notes])
+        batch = WriteBatch(_now(), notes=[*notes])
         for event in kept:
             batch.events.append(self._row_of(event, batch))
             event.written = True
@@ -284,12 +283,16 @@ class Journal:
             event, body = ForeignEvent(at=event.at), event_json(ForeignEvent(at=event.at))
         if event.kind == "submitted":
             request = event.request
-            head = json.loads(self._hidden(json.dumps(" ".join(request.text[: 4 * HEAD].split()))))[:HEAD]
-            batch.begun.append((event.run, seq, _now(), head, request.planner.name, request.fairness_group))
+            head = " ".join(request.text[: 4 * HEAD].split())
+            if self._secrets:
+                head = json.loads(self._hidden(json.dumps(head)))
+            batch.begun.append((event.run, seq, batch.now, head[:HEAD], request.planner.name, request.fairness_group))
             self._tenants[event.run] = request.tenant
         tenant = self._tenants.get(run or "", "")
         actions = None if kept.actions is None else self._actions_of(kept, batch)
-        BYTES_BY_TENANT[tenant] += len(body) + len(actions or "")
+        size = len(body) + len(actions or "")
+        self._size += size
+        BYTES_BY_TENANT[tenant] += size
         return seq, event.at, run, event.kind, body, actions
 
     def _actions_of(self, kept: UnwrittenEvent, batch: WriteBatch) -> str:
@@ -306,7 +309,7 @@ class Journal:
             if run != own:
                 concerned.add(run)
             if isinstance(action, Finish) and self._resumes in (None, run):
-                batch.ended.append((action.status, action.usage.completion, _now(), run))
+                batch.ended.append((action.status, action.usage.completion, batch.now, run))
                 self._tenants.pop(run, None)
         if kept.refused:
             concerned |= {order.step.rpartition(":")[0] for _, order in kept.refused}

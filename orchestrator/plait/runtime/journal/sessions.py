@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -55,7 +56,7 @@ class JournalSink:
         """Return another journal for new runs if this one is full. Raises `ConfigError`."""
         return self._opened() if self._in_folder and journal.size > ROTATE_BYTES else None
 
-    @property
+    @cached_property
     def _in_folder(self) -> bool:
         """Whether there is room for another journal beside the first."""
         return not isinstance(self._config.journal, Path) or self._config.journal.is_dir()

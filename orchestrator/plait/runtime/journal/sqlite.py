@@ -45,6 +45,8 @@ events have the run '' and concern the runs that they affect."""
 _BEGUN = "INSERT OR IGNORE INTO runs (run, first, created, text, planner) VALUES (?, ?, ?, ?, ?)"
 _MAGIC = b"SQLite format 3\0"
 LONG = 4096  # minimum bytes of a compressed text: prompts and token ids are repetitive
+CHECKPOINT_PAGES = 4000
+"""Pages of 4 KiB that SQLite writes before it copies them into the file and syncs it, which blocks the event loop."""
 LARGEST = 128 << 20
 """Bytes of one value, unpacked."""
 _STEPS = 20_000_000
@@ -267,6 +269,7 @@ class SqliteFile:
             with explain_errors(self.location):
                 self._db.execute("PRAGMA journal_mode = WAL")
                 self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+                self._db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
                 if empty:
                     prepare(self._db)
             with explain_errors(self.location):
@@ -284,7 +287,7 @@ class SqliteFile:
     def write(self, batch: WriteBatch, sync: bool) -> None:
         """Write a batch in one transaction."""
         assert self._db is not None
-        with explain_errors(self.location):
+        try:
             if sync and self._synchronous != "full":
                 self._db.execute("PRAGMA synchronous = full")
             self._db.execute("BEGIN IMMEDIATE")
@@ -307,6 +310,9 @@ class SqliteFile:
             finally:
                 if sync and self._synchronous != "full":
                     self._db.execute("PRAGMA synchronous = normal")
+        except (sqlite3.Error, UnicodeDecodeError):
+            with explain_errors(self.location):
+                raise
 
     def give_up(self) -> None:
         """Do nothing: the file's lock shows whether a process writes the file."""

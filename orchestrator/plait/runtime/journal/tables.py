@@ -128,6 +128,8 @@ NoteRow = tuple[str, str, int | None, str, str | bytes]
 class WriteBatch:
     """The rows of one transaction."""
 
+    now: str
+    """Time of day, as ISO 8601."""
     events: list[EventLine] = field(default_factory=list[Any])
     actions: list[tuple[str, int]] = field(default_factory=list[Any])
     """Actions of events that are written already, and their numbers."""

@@ -141,6 +141,8 @@ class Recorder:
         """Runs whose end may not be on the disk yet."""
         self.urgent: bool = False
         """Whether a run began or ended, which other processes should see: `flush` soon."""
+        self.at_once: bool = False
+        """Whether a run was submitted whose start is to be written before a follower gets an event of it."""
         self._lock = RLock()
         """The driver's thread for large plans and the questions of tools write concurrently."""
 
@@ -227,27 +229,24 @@ class Recorder:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    def take(self, batch: Sequence[Event]) -> list[JournalEntry | UnwrittenEvent | None]:
-        """Write events before the machine handles them. Return an entry for each, to which actions are added later."""
-        return [self.take_one(event) for event in batch]
-
     @_locked
     def take_one(self, event: Event) -> JournalEntry | UnwrittenEvent | None:
         """Write one event. Return an entry, to which actions are added later; `None` if no file needs it."""
-        if isinstance(event, Succeeded) and self.alone and not self._pending and event.attempt not in self._intents:
+        if isinstance(event, Succeeded) and event.attempt not in self._intents:  # no write is due at once
             run = self._attempts.get(event.attempt, "")
-            file = self._of.get(run)
-            if file is not None and not file.shift:  # one file holds all runs, and no write is due at once
+            if (file := self._only_file(run)) is not None:
                 del self._attempts[event.attempt]
                 if self._heard:
                     self._heard.discard(event.attempt)
-                return file.journal.enter_end(event, run)
+                return self._enter(file, run, file.journal.enter_end, event, run)
         if isinstance(event, WorkerUp):
             self._workers[event.worker] = (event, None)
         elif isinstance(event, WorkerDown):
             self._workers[event.worker] = (self._workers.get(event.worker, (None, None))[0], event)
         if isinstance(event, Submitted):
             self._submitted(event.run)
+            if (file := self._only_file(event.run)) is not None:
+                return self._enter(file, event.run, file.journal.enter, event)
         if not self.files:
             if not self.alone:
                 return None
@@ -332,7 +331,7 @@ class Recorder:
     @_locked
     def flush(self) -> None:
         """Write all pending data."""
-        self.urgent = False
+        self.urgent = self.at_once = False
         for file in list(self.files):
             self._guarded(file, None, file.journal.flush)
             while file.journal.failed:
@@ -362,20 +361,34 @@ class Recorder:
                 self.alone = False  # it is written nowhere
                 self._early.clear()
             return
-        used = next(file.used for file in self.files if file.journal is self.current)
+        file = next(file for file in self.files if file.journal is self.current)
         try:
-            following = self._next_file(self.current) if used else None
+            following = self._next_file(self.current) if file.used else None
         except ConfigError as error:
             log.warning("new runs are written to %s, large as it is: %s", self.current.path, error)
             following = None
         if following is not None:
             self.use(following)
-        file = next(file for file in self.files if file.journal is self.current)
+            file = next(file for file in self.files if file.journal is following)
         if run not in self._of:
             self._of[run] = file
             file.runs.add(run)
             file.used = True
             self.urgent = True
+
+    def _only_file(self, run: str) -> _File | None:
+        """Return a run's file if it holds all runs and nothing waits to be written before."""
+        file = self._of.get(run)
+        return None if file is None or file.shift or self._pending or not self.alone else file
+
+    def _enter(
+        self, file: _File, run: str, enter: Callable[P, UnwrittenEvent], *a: P.args, **k: P.kwargs
+    ) -> UnwrittenEvent | None:
+        try:
+            return enter(*a, **k)
+        except Exception as error:
+            self._unwritten(file, run, error)
+            return None
 
     def _heard_of(self, event: Progressed) -> JournalEntry | None:
         reviewed = self._machine.is_reviewed(event.attempt)

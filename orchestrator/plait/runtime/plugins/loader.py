@@ -1,7 +1,7 @@
 """Finds plugins by name and checks their options. A plugin's module is imported when it is first asked for.
 
-A name means, in this order: a file or package of plait in one of the folders of its kind (`trie-order` is
-`plait/policies/schedule/trie_order.py`; planners' folders group them for readers and are not in the name) or a class
+A name means, in this order: a file or package of plait in one of the folders of its kind (`working-set` is
+`plait/policies/schedule/working_set.py`; planners' folders group them for readers and are not in the name) or a class
 that the folder's `SHARED` lists, an entry point of an installed distribution (`entry_points.py`), or with a colon a
 class anywhere (`their_pkg.mod:Class`).
 """
@@ -31,7 +31,7 @@ from ...core.messages import did_you_mean, explain, first_line, first_of_each, j
 from ...core.ops import HANDED_OVER, Plugin
 from ...core.search import Scorer, Search
 from ...core.task import Environment, Task
-from ...core.tools.docstring import first_sentence
+from ...core.tools.tool import first_sentence
 from .entry_points import InstalledPlugin, installed
 from .inline import Kind, bind, handed_over, made_of, verified
 
@@ -66,6 +66,8 @@ _OWN = tuple(f"{package}." for packages in PACKAGES.values() for package in pack
 """Beginnings of the modules that hold our own plugins: importing one does nothing."""
 _MOST_MADE = 256
 """Plugins that are kept; options may be different in every request."""
+_LONG_TEXT_CHARS = 10_000
+"""Minimum length of a request's text whose task is not kept."""
 _WORKER_METHODS = ("start", "run", "cancel", "health", "close")
 
 
@@ -79,6 +81,8 @@ class Plugins:
     def __init__(self) -> None:
         self._made: dict[tuple[PluginKind, str, str], Any] = {}
         self._classes: dict[tuple[PluginKind, str], type] = {}
+        self._tasks: dict[tuple[str, str], Task] = {}
+        """The last tasks without options and tools, by name and text."""
         self._namesakes: dict[tuple[PluginKind, str], int] = {}
         self._bound: dict[tuple[PluginKind, str], weakref.ref[Callable[..., Any]]] = {}
         """Local functions that were handed over, by plugin name. The caller holds each as long as its run needs it;
@@ -110,13 +114,20 @@ class Plugins:
     def task(self, spec: Plugin, text: str) -> Task:
         """Return the task of a spec, bound to a request's text; raises `TaskError` if it cannot read that."""
         cls = cast("type[Task]", self.class_of("task", spec.name))
+        known = None if spec.options else self._tasks.get((spec.name, text))
+        if known is not None and type(known) is cls:
+            return known
         if "text" in spec.options:
             raise PluginError(f"task {spec.name!r}: `text` is the request's text, not an option")
         try:
             task = cls.model_validate(
                 {"text": text, **_under_new_names("task", spec.name, cls.model_fields, spec.options)}
             )
-            self._bind("task", spec, task)
+            is_local = self._bind("task", spec, task)
+            if not (is_local or spec.options) and cls.tools is Task.tools and len(text) < _LONG_TEXT_CHARS:
+                if len(self._tasks) >= _MOST_MADE:
+                    self._tasks.clear()
+                self._tasks[spec.name, text] = task  # the client and the machine ask for the same one
             return task
         except ValidationError as error:
             about_text = [detail for detail in error.errors(include_url=False) if detail["loc"][:1] in ((), ("text",))]

@@ -15,8 +15,8 @@ from plait.core.task import Environment
 from plait.core.tools.tool import Tool, tool
 from plait.workers.tools.sandbox import Program, Sandbox, SandboxLimits, shared
 
-from ._data_answers import alike
 from ._intercode import of_rows, of_shell
+from .data_sets import alike
 
 __all__ = ["BashSqlEnvironment"]
 

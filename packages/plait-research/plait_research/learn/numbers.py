@@ -64,8 +64,6 @@ Key = tuple[str, float | None, float | None, int]
 class NotDrawn(PlaitError):
     """Raised if a candidate needs a line that the journals do not have."""
 
-    code = "not-drawn"
-
 
 @dataclass(slots=True)
 class LineSample:

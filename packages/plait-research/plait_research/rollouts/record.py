@@ -30,8 +30,6 @@ Role = Literal["parent", "thread", "join"]
 class BadRecord(PlaitError):
     """Raised for a line that is not a record, or a record that contradicts itself."""
 
-    code = "bad-record"
-
 
 class WeightsSegment(Frozen):
     """Generated tokens that one version of the weights sampled in one way: places `start` to `end` (exclusive) of the

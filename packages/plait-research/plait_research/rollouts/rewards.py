@@ -13,7 +13,7 @@ from plait.core.errors import UsageError
 from plait.core.messages import did_you_mean
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.parallelism import parallelism
-from plait.runtime.plugins.trust import own_code
+from plait.runtime.plugins.spec import own_code
 
 from .record import Record
 from .store import reward as as_reward

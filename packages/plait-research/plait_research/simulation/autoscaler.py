@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plait.core.events import WorkerUp
-from plait.runtime.driver.autoscaler import Bounds, Scaler
+from plait.runtime.driver.autoscaler import Bounds, Scaler, interrupt_attempts
 
 from .cluster import Cluster
 from .latency import WorkerFault
@@ -85,4 +85,6 @@ class ElasticHosts:
         """Remove an engine; its attempts continue on other engines."""
         del self._going[name]
         self._seconds += self._cluster.now - self._since.pop(name)
+        for event in interrupt_attempts(self._cluster.machine, name, self._cluster.now):
+            self._cluster.take(event)
         self._cluster.strike(WorkerFault(self._cluster.now, name))

@@ -17,7 +17,7 @@ from plait.core.tools.tool import tool
 from plait.runtime.client.answer import ApprovalRequested, StepEvent
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.handle import Handle
-from plait.runtime.plugins.trust import untrusted
+from plait.runtime.plugins.spec import untrusted
 
 from .. import outside
 

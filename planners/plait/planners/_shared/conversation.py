@@ -17,7 +17,7 @@ from plait.core.flow import Context, Flow
 from plait.core.ops import Function
 from plait.core.planning import TrajectoryOptions
 from plait.core.step_handles import CallHandle, StepFailed, Trajectory
-from plait.core.tools.canonical import canonical_text
+from plait.core.tools.calls import canonical_text
 from plait.core.tools.turns import CallOutcome, CallRequest, Dialect, read_calls
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxBranches, ObservationChars, Rounds

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from plait.core.declarations import Fidelity, Free, ModelName
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
-from plait.core.sampling_theory import beta_mean, branches_needed, votes_needed
+from plait.core.lengths import beta_mean, branches_needed, votes_needed
 from plait.core.task import Task
 from plait.core.view import Branch
 

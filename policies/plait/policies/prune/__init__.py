@@ -1,1 +1,8 @@
-"""Policies that give branches up. One file each; the file's name is the plugin's name."""
+"""Policies that give branches up. A plugin has its file's name, or is listed in `SHARED`."""
+
+SHARED = {
+    "consensus": "branches:Consensus",
+    "redundant": "branches:Redundant",
+    "successive-halving": "branches:SuccessiveHalving",
+}
+"""`module:Class` of the plugins that share a file, by name."""

@@ -7,6 +7,8 @@ SHARED = {
     "esc": "votes:ESC",
     "first-finish": "votes:FirstFinish",
     "futility": "votes:Futility",
+    "saturation": "confidence:Saturation",
+    "semantic-entropy": "confidence:SemanticEntropy",
     "sprt": "votes:SPRT",
 }
 """`module:Class` of the plugins that share a file, by name."""

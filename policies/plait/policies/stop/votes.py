@@ -8,7 +8,7 @@ from collections import Counter
 from pydantic import Field, ValidationInfo, field_validator
 
 from plait.core.declarations import Fidelity
-from plait.core.sampling_theory import beta_mean, majority_probability
+from plait.core.lengths import beta_mean, majority_probability
 from plait.core.view import Branch
 
 from .._stopping import Poll, StopRule

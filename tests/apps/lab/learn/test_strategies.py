@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plait_research.learn.effort import utility
-from plait_research.planners.route_record import RouteRecord
+from plait_research.planners.routes import RouteRecord
 
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
 

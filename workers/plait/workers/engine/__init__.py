@@ -9,8 +9,6 @@ import asyncio
 import atexit
 import contextlib
 import itertools
-import shutil
-import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -28,12 +26,12 @@ from .._shared import resources
 from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.kv_events import KvEvents
 from .._shared.options import takes
-from .._shared.prompt import PromptIds, is_long, prompt_key
-from .._shared.thoughts import rendered
+from .._shared.prompt import PromptIds, is_long, prompt_key, rendered
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
+from .socket_folder import SocketFolder
 from .vllm import REPORTS, Core, events_address
 from .vllm_process import first_line
 
@@ -81,7 +79,7 @@ class Engine(CallbackWorker):
         self.on_checkpoint: Callable[[TokenBatch], None] | None = None
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
-        self._folder = Path()
+        self._folder: SocketFolder
         self._inbox: Inbox[EngineRequest | tuple[str, Future[None]] | WorkerLost | str | None] = Inbox()
         self._thread: threading.Thread | None = None
         self._reports: dict[int, Reporter] = {}
@@ -103,7 +101,7 @@ class Engine(CallbackWorker):
         ready: asyncio.Future[Core] = loop.create_future()
         self._inbox = Inbox(loop)
         self._gone, self.lost = asyncio.Event(), ""
-        self._folder = Path(tempfile.mkdtemp(prefix="plait-engine-"))
+        self._folder = SocketFolder()
         self._thread = threading.Thread(target=self._main, args=(ready,), name=f"plait-{self.name}", daemon=True)
         self._thread.start()
         atexit.register(self._stop)
@@ -115,7 +113,7 @@ class Engine(CallbackWorker):
             raise
         self._core, self.block, self.cache_tokens = core, core.block, core.blocks * core.block
         if self.options.kv_events:
-            events = self._events = KvEvents(events_address(self._folder), None)
+            events = self._events = KvEvents(events_address(self._folder.path), None)
             core.on_prompt_end = lambda *prompt: self._inbox.call(lambda: events.add_prompt(*prompt))
             events.start()
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])
@@ -275,12 +273,12 @@ class Engine(CallbackWorker):
         core: Core | None = None
         inbox, folder = self._inbox, self._folder
         try:
-            core = Core(self.options, folder, lambda: inbox.put(WorkerLost("")))
+            core = Core(self.options, folder.path, lambda: inbox.put(WorkerLost("")))
         # Also exceptions by which libraries end a process: the waiter for `ready` must receive them.
         except BaseException as error:
             told = broken(error, self.model)
             self._inbox.call(lambda: ready.done() or ready.set_exception(told))
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
             return
         if core.process is not None:
             inbox.on_put = core.process.wake
@@ -295,7 +293,7 @@ class Engine(CallbackWorker):
             self._inbox.call(lambda: self._break(reason))
         finally:
             core.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
 
     def _serve(self, core: Core) -> bool:
         """Accept new orders, make one step, and hand over its output. Return whether to continue."""

@@ -24,7 +24,7 @@ import numpy as np
 
 from plait.core.errors import EngineError
 
-from .vllm_internals import count_forms, measure_cache, pack_head, without_amx
+from .vllm_process import count_forms, measure_cache, pack_head, without_amx
 
 COUNTERS = ("forms", "form_ms", "kv_used", "waiting")
 FOLDER = "plait_folder"

@@ -96,9 +96,9 @@ class ServerConnection:
         """Return the JSON of a GET; `path` is relative to the address, or a whole URL. Raises `ServerError`."""
         return await self._fetch("GET", path, None, seconds)
 
-    async def post(self, path: str, fields: Mapping[str, Any]) -> Any:
+    async def post(self, path: str, fields: Mapping[str, Any], seconds: float | None = None) -> Any:
         """Return the JSON of a POST. Raises `ServerError`."""
-        return await self._fetch("POST", path, fields, None)
+        return await self._fetch("POST", path, fields, seconds)
 
     async def stream(
         self, endpoint: Endpoint, fields: Mapping[str, Any], headers: Mapping[str, str] = MappingProxyType({})

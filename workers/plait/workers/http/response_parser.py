@@ -17,7 +17,7 @@ from plait.core.result import Finish, Result, Source, Sources, Usage
 from plait.core.values import opening, split_reasoning, writable
 
 from .._shared.function_calls import MOST_CALLS, ToolCallAssembler, sent_names
-from .._shared.thoughts import CLOSE, OPEN
+from .._shared.prompt import CLOSE, OPEN
 from .logprob_trace import LogprobTrace
 from .request_body import ServerDialect, ServerError, finds_stops_itself
 

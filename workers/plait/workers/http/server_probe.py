@@ -16,7 +16,7 @@ from plait.core.ops import ModelCall, Text
 from plait.core.sampling import Sampling
 
 from .._shared.arithmetic_codes import CODE
-from .._shared.thoughts import OPEN, SWITCH
+from .._shared.prompt import OPEN, SWITCH
 from .connection import ServerConnection
 from .request_body import RequestSpec, ServerDialect, ServerError, build_body
 from .response_parser import ResponseParser

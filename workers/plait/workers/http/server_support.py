@@ -19,7 +19,7 @@ from plait.core.ops import ModelCall, Text
 from plait.core.sampling import Sampling, StructuredOutput
 
 from .._shared.function_calls import function, sent_names, specified
-from .._shared.thoughts import CLOSE, SWITCH, most, wanted
+from .._shared.prompt import CLOSE, SWITCH, most, wanted
 from .connection import ServerConnection
 from .flow_control import INVALID
 from .request_body import RequestSpec, ServerDialect, ServerError, build_body

@@ -21,11 +21,10 @@ from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, as_failure
 
 from .._shared.batch_streams import CallbackWorker, TokenBatch
-from .._shared.cached_blocks import Mailbox
+from .._shared.kv_events import Mailbox
 from .._shared.resources import default_threads, local_model, usable_cores
 from . import cluster
-from .actor import ActorHost, EngineOutputs, load
-from .actor_calls import SILENCE_LIMIT_S, answered, first_line, hangs, reply
+from .actor import SILENCE_LIMIT_S, ActorHost, EngineOutputs, answered, first_line, hangs, load, reply
 from .quarantine import Quarantine
 from .token_pipe import ActorJob, TokenBuffer
 

@@ -28,10 +28,9 @@ from plait.core.tools.tool import Tool, ToolSpec, tool
 
 from .._shared.batch_streams import CallbackWorker
 from .daemon_threads import ThreadPool
-from .json_values import NotJson, to_json
 from .mcp import McpServer
 from .retrieve import searcher
-from .tool_loader import AnyTool, load_tools
+from .tool_loader import AnyTool, NotJson, load_tools, to_json
 
 __all__ = ["Tools", "load_tools"]
 
@@ -52,7 +51,7 @@ class Tools(CallbackWorker):
         tools: tools, or functions to make tools of.
         file: a FILE.py whose `@tool` functions are added.
         mcp: MCP servers whose tools are added at `start`: URLs, command lines, or `McpServer`s.
-        slots: calls at the same time.
+        slots: calls at the same time; each call of a sync tool takes a thread.
         grace: seconds that an async tool has to clean up after a cancel or timeout, before its call ends.
         lease: seconds after which a call is given up whose tool has no timeout of its own. While it waits for a
             person's answer they do not pass.
@@ -73,7 +72,7 @@ class Tools(CallbackWorker):
         *,
         file: str | Path | None = None,
         mcp: Iterable[str | McpServer] = (),
-        slots: int = 64,
+        slots: int = 512,
         grace: float = 1.0,
         lease: float = DAY,
         name: str = "tools",
@@ -173,8 +172,10 @@ class Tools(CallbackWorker):
             if the_tool.suspends:
                 running.task = loop.create_task(call)
             else:  # it ends here; in a context of its own, as in a task
-                with contextlib.suppress(StopIteration):
+                try:  # noqa: SIM105  (`suppress` takes four calls)
                     contextvars.copy_context().run(call.send, None)
+                except StopIteration:
+                    pass
         else:
             self._on_thread(running, work)
         running.timed_out = self._timed_out

@@ -1,4 +1,4 @@
-"""Tools of a Model Context Protocol server. The worker connects once, lists them, and calls them over that session.
+"""Tools of a Model Context Protocol server. The worker lists them once, and connects again if the session ends.
 
 Little is taken on trust from a server. The names of its tools are checked before a prompt repeats them, and a call is
 made twice only if the user trusts the server's word that it may be.
@@ -28,6 +28,7 @@ CALL_SECONDS = 300.0
 CLOSE_SECONDS = 15.0
 """For a server to end. The package `mcp` takes up to 6.5 s to flush, wait, terminate, kill and reap its process; cut
 short, it leaves the process and its pipes behind."""
+CONNECTION_CLOSED = -32000  # as the package `mcp` says it
 PAGES, TOOLS = 100, 1000
 """Most pages and tools of a server's list."""
 TRUSTED = "trusted:"
@@ -82,14 +83,18 @@ class McpServer:
         self.label = server if isinstance(server, str) else getattr(server, "name", type(server).__name__)
         self._server, self._prefix, self._timeout = server, prefix, timeout
         self._client: Any = None
+        self._connecting: asyncio.Lock | None = None  # held while a connection is made; `None` if it is closed
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
     async def open(self) -> list[RemoteTool]:
         """Connect and return the server's tools. Raises `WorkerError` if it does not answer, `ConfigError` without the
         package `mcp`."""
-        if self._task is not None:
-            await self.close()
+        self._connecting = asyncio.Lock()
+        return await self._connect()
+
+    async def _connect(self) -> list[RemoteTool]:
+        await self._disconnect()
         self._stop = asyncio.Event()
         ready: asyncio.Future[list[RemoteTool]] = asyncio.get_running_loop().create_future()
         # The client's cancel scopes have to be left by the task that entered them, so it gets a task of its own.
@@ -97,7 +102,7 @@ class McpServer:
         try:
             return await asyncio.wait_for(asyncio.shield(ready), SECONDS)
         except TimeoutError:
-            await self.close()
+            await self._disconnect()
             raise WorkerError(
                 f"the MCP server {self.label!r} gave no answer in {SECONDS:g} s: check that it runs and speaks MCP"
             ) from None
@@ -105,12 +110,12 @@ class McpServer:
     async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> JsonValue:
         """Call a tool and return its value: its structured content, else its text (read as JSON if it is an object or
         a list), else its content blocks. Raises `ToolError` with what the server says if the tool failed."""
-        client = self._client
-        if client is None:
-            raise ToolError(f"the MCP server {self.label!r} is not connected")
+        client = self._client or await self._reconnect()
         try:
             result = await client.call_tool(name, dict(arguments))
         except Exception as error:
+            if self._client is client and getattr(error, "code", None) == CONNECTION_CLOSED:
+                self._client = None  # the next call connects again; this one may have had its effect
             raise ToolError(f"the MCP server {self.label!r}: {type(error).__name__}: {error}") from error
         blocks = [block.model_dump(mode="json", exclude_none=True) for block in result.content]
         texts = [block["text"] for block in blocks if block.get("type") == "text"]
@@ -120,8 +125,24 @@ class McpServer:
             return _unwrapped(result.structured_content)
         return _value("\n".join(texts)) if len(texts) == len(blocks) else blocks
 
+    async def _reconnect(self) -> Any:
+        """Connect to a server that has closed the connection, such as one that was restarted. Returns the client."""
+        if self._connecting is None:
+            raise ToolError(f"the MCP server {self.label!r} is not connected")
+        async with self._connecting:
+            if self._client is None:
+                try:
+                    await self._connect()
+                except WorkerError as error:
+                    raise ToolError(str(error)) from error
+            return self._client
+
     async def close(self) -> None:
         """Disconnect. May be called twice."""
+        self._connecting = None
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             self._stop.set()

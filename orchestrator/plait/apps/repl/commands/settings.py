@@ -15,8 +15,7 @@ from ....core.ops import Plugin
 from ....core.plan import Plan
 from ....runtime.client.config import BUNDLED_MODEL, Config
 from ....runtime.control.verbs import VERBS, Verb
-from ....runtime.plugins.spec import spelled, typed
-from ....runtime.plugins.trust import refuse
+from ....runtime.plugins.spec import refuse, spelled, typed
 from ...commands.run import where_time_went
 from ...common.tree import StepTree
 from ..conversation import Repl

@@ -16,7 +16,7 @@ from ....runtime.journal.directory import place
 from ....runtime.journal.location import Location
 from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
-from ....runtime.plugins.trust import own_code, refuse
+from ....runtime.plugins.spec import own_code, refuse
 from ...commands.replay import describe_report
 from ...commands.run import worded
 from ...common.files import write_private

@@ -8,9 +8,8 @@ from plait.core.declarations import Fidelity
 from plait.core.interfaces import PlanningContext, Reader
 from plait.core.plan import Plan, Step
 
-from ..._shared.delegation import delegated_reader
-from .options import RouteOptions
-from .probes import Probes, check_options
+from ..._shared.steps import delegated_reader
+from .probes import Probes, RouteOptions, check_options
 
 __all__ = ["Route"]
 

@@ -12,8 +12,8 @@ from plait.core.errors import PlannerError
 from plait.core.interfaces import PlanningContext, Reader
 from plait.core.ops import Text, ToolCall
 from plait.core.plan import Plan, Step
+from plait.core.tools.schemas import MORE_TOOLS, tool_search_spec
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, tool_search_spec
 
 from ..._shared.steps import OnResult, through
 from . import prompts

@@ -14,7 +14,7 @@ from plait.core.ops import Join, Part, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.sampling import StructuredOutput
-from plait.core.tools.tool_search import MORE_TOOLS
+from plait.core.tools.schemas import MORE_TOOLS
 from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 
 from ..._shared.tool_instructions import to_functions

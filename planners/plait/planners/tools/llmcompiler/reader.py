@@ -13,7 +13,7 @@ from plait.core.ops import Join, ModelCall, Op, Plugin, Ref, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnBranches
 from plait.core.result import Result
-from plait.core.tools.canonical import canonical_text
+from plait.core.tools.calls import canonical_text
 from plait.core.tools.tool import ToolSpec
 from plait.core.view import Branch
 

@@ -15,8 +15,8 @@ from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Merge, PlanningContext, Reader
 from plait.core.plan import Step
 from plait.core.step_handles import StepFailed, Trajectory
+from plait.core.tools.schemas import MORE_TOOLS, read_found_tools
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, read_found_tools
 from plait.core.tools.turns import CallOutcome, CallRequest
 
 from ..._shared.compaction import Compactor

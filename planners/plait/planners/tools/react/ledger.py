@@ -13,8 +13,8 @@ from plait.core.chat import Message, assistant_message
 from plait.core.interfaces import PlanningContext
 from plait.core.ops import Function
 from plait.core.tools.calls import loads
+from plait.core.tools.schemas import MORE_TOOLS, read_found_tools, tool_search_spec
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, read_found_tools, tool_search_spec
 from plait.core.tools.turns import CallOutcome, CallRequest
 from plait.core.values import as_text, split_reasoning
 

@@ -12,8 +12,8 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow
 from plait.core.step_handles import StepFailed, StepHandle, Trajectory
+from plait.core.tools.schemas import MORE_TOOLS, SHOWN, read_found_tools
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS, SHOWN, read_found_tools
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxTools, ObservationChars, Repairs, Rounds
 

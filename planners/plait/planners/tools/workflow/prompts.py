@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from plait.core.call_config import CallConfig
+from plait.core.tools.schemas import MORE_TOOLS
 from plait.core.tools.tool import ToolSpec
-from plait.core.tools.tool_search import MORE_TOOLS
 
 from .plan import WorkflowFault, WorkflowPlan
 

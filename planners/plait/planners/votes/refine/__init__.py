@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from itertools import islice
 from random import Random
@@ -13,17 +14,58 @@ from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import BranchCount, Fidelity
 from plait.core.errors import PlannerError
 from plait.core.interfaces import Planner, PlanningContext, Reader
+from plait.core.lengths import semantic_entropy
 from plait.core.ops import Join, Part, Plugin, Ref
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.core.sampling_theory import semantic_entropy
 from plait.core.vocabulary import Count, Deadline, MaxInputTokens, MergeOption, StopOnVerified
 
 from ..._shared.drafts import Draft, find_verified, format_histogram, rank_drafts, read_drafts, render_block
-from ..._shared.steps import Asker, OnResult, derive, through
-from . import prompts as words
+from ..._shared.steps import Asker, OnResult, derive, strip_reasoning, through
 
 __all__ = ["Refine"]
+
+
+REFINE = """\
+{question}
+
+Earlier attempts at this left the following notes. They may be incomplete or wrong, and the most frequent answer need \
+not be right.
+
+<notes>
+{histogram}{workspace}
+</notes>
+
+Check what the notes claim, use what holds, repair or replace what does not, and write a complete answer of your own \
+to the question.
+"""
+DISTIL = """\
+{question}
+
+Below are {count} independent attempts at this.
+
+{drafts}"""
+DISTIL_END = """
+{histogram}Condense the attempts into notes for somebody who will answer the question after you and sees nothing else \
+of them. Say on what they agree, where they contradict one another and which side the arithmetic or the argument \
+supports, which intermediate results are established, which mistakes to avoid, and what has not been tried. Keep the \
+answer of a minority if it could be right. At most {tokens} tokens; no final answer of your own.
+"""
+CHOOSE_END = """
+{histogram}Which {k} of the attempts are the most useful to somebody who will answer the question after you: correct, \
+or closest to it, and not all the same? Reply with their numbers, best first, separated by commas, and nothing else.
+"""
+_NUMBERS = re.compile(r"(?<![\w.])(\d{1,4})(?![\w]|\.\d)")
+
+
+def read_choice(text: str, count: int, k: int) -> list[int]:
+    """Return up to `k` distinct numbers from a model's reply, shifted to start at 0. Numbers outside 1 to `count` are
+    ignored. In a reply of several lines the last line with numbers counts."""
+    lines = [line for line in strip_reasoning(text[:20_000]).splitlines() if _NUMBERS.search(line)]
+    if not lines:
+        return []
+    numbers = [int(number[1]) - 1 for number in _NUMBERS.finditer(lines[-1])]
+    return list(dict.fromkeys(number for number in numbers if 0 <= number < count))[:k]
 
 
 def _as_rounds(value: object) -> object:
@@ -171,7 +213,7 @@ class Refine(Planner):
         steps = [
             asker.step(
                 f"choose-{round}-{i}" if many > 1 else f"choose-{round}",
-                self._digest(asker, drafts, self.judge, words.CHOOSE_END, k=str(self.max_prompt_items)),
+                self._digest(asker, drafts, self.judge, CHOOSE_END, k=str(self.max_prompt_items)),
                 judge,
                 label=f"choose {self.max_prompt_items} of {len(drafts)}",
             )
@@ -196,7 +238,7 @@ class Refine(Planner):
         drafts = [draft for draft in read_drafts(result) if draft.name not in judges]
         if not drafts:
             raise PlannerError(f"no draft of round {round} is left")
-        picks = [words.read_choice(texts.get(judge, ""), len(drafts), self.max_prompt_items) for judge in judges]
+        picks = [read_choice(texts.get(judge, ""), len(drafts), self.max_prompt_items) for judge in judges]
         return self.next_round(asker, round, drafts, picks)
 
     def next_round(self, asker: Asker, round: int, drafts: list[Draft], picks: list[list[int]] | None = None) -> Plan:
@@ -208,7 +250,7 @@ class Refine(Planner):
         if self.distiller == "summary" and len(drafts) > 1:
             distill = asker.step(
                 f"distill-{round}",
-                self._digest(asker, drafts, self.summary, words.DISTIL_END, tokens=str(self._workspace)),
+                self._digest(asker, drafts, self.summary, DISTIL_END, tokens=str(self._workspace)),
                 self.summary,
                 label=f"notes on {len(drafts)} drafts",
             )
@@ -222,10 +264,10 @@ class Refine(Planner):
                 needs=(distill.name,),
                 label="workspace",
             )
-            prompts = [turn.parts(words.REFINE, **fields, workspace=(Ref(step=notes.name),))] * many
+            prompts = [turn.parts(REFINE, **fields, workspace=(Ref(step=notes.name),))] * many
             return self._round(asker, round + 1, prompts, drafts, (distill, notes))
         blocks = [render_block(chosen, self._workspace) for chosen in self._select_drafts(asker, round, drafts, picks)]
-        prompts = [turn.parts(words.REFINE, **fields, workspace=text) for text in blocks]
+        prompts = [turn.parts(REFINE, **fields, workspace=text) for text in blocks]
         return self._round(asker, round + 1, prompts, drafts, ())
 
     def _select_drafts(
@@ -261,7 +303,7 @@ class Refine(Planner):
         """Return the prompt of a call that reads all drafts."""
         counted = format_histogram(drafts)
         return prompt.parts(
-            words.DISTIL + end,
+            DISTIL + end,
             question=asker.question,
             count=str(len(drafts)),
             drafts=render_block(drafts, self.max_input_tokens, "Attempt"),

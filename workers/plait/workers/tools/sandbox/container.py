@@ -17,8 +17,6 @@ from .program import SandboxLimits
 
 START_TIMEOUT_S = 5.0
 """Seconds that docker's daemon has to answer."""
-MEMORY = 2048
-"""MiB that all processes of a container may use together, unless one alone may use more; its files come on top."""
 
 
 class Container(Local):
@@ -50,7 +48,7 @@ class Container(Local):
         mapped = ["--userns", "keep-id"] if podman and os.getuid() else []
         # podman's read-only containers have a /run, /tmp and /var/tmp without a size
         unsized = ["--read-only-tmpfs=false"] if podman else []
-        size, memory = f"size={limits.disk}m", f"{max(MEMORY, limits.memory) + 3 * limits.disk}m"
+        size, memory = f"size={limits.disk}m", f"{max(limits.total_memory, limits.memory) + 3 * limits.disk}m"
         return [
             self.program, *(runtime if podman else []), "run", *([] if podman else runtime),
             "--name", folder.name, "--rm", "--interactive", "--init",

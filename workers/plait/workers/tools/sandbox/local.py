@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from plait.core.errors import ConfigError
 
 from .launcher import BEGUN, SHARED
+from .memory import exceed_memory
 from .program import Program, ProgramOutcome, SandboxLimits
 
 log = logging.getLogger("plait.sandbox")
@@ -172,6 +173,8 @@ class Local:
             process.stdin.write(ascii(job).encode() + b"\n")
             await process.stdin.drain()
         most = limits.output * 10
+        over = asyncio.create_task(exceed_memory(process.pid, max(limits.total_memory, limits.memory) << 20))
+        over.add_done_callback(lambda _: _kill(process))  # at its end nothing is left to kill
         reads = asyncio.gather(_read(process.stdout, most + len(BEGUN), warm), _read(process.stderr, most, warm))
         status = ""
         try:
@@ -183,6 +186,10 @@ class Local:
             status = "timeout"
             stdout, stderr = await reads
             code = await process.wait()
+        finally:
+            over.cancel()
+        if over.done():  # not by the line above, which takes a turn of the loop
+            status = "memory"
         if stdout.startswith(SHARED):
             _warn_shared()
         begun, stdout = stdout.startswith((BEGUN, SHARED)), stdout[len(BEGUN) :]

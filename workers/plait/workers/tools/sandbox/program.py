@@ -18,6 +18,9 @@ class SandboxLimits(Frozen):
     """Seconds of processor time of each process."""
     memory: int = Field(default=512, ge=32)
     """MiB of address space of each process."""
+    total_memory: int = Field(default=2048, ge=32)
+    """MiB that all its processes may use together, or `memory` if that is more. `container` enforces it with its files
+    on top; in the others, plait looks every 50 ms and kills a program that uses more."""
     file: int = Field(default=16, ge=0)
     """MiB that one file may have."""
     disk: int = Field(default=64, ge=1)
@@ -46,9 +49,9 @@ class Program(Frozen):
 class ProgramOutcome(Frozen):
     """What came of a program."""
 
-    status: Literal["done", "failed", "timeout", "output", "broken"]
-    """`done`: exit code 0. `failed`: another, or a signal. `timeout`, `output`: killed at that limit. `broken`: the
-    sandbox itself did not work; `stderr` says why."""
+    status: Literal["done", "failed", "timeout", "output", "memory", "broken"]
+    """`done`: exit code 0. `failed`: another, or a signal. `timeout`, `output`, `memory`: killed at that limit.
+    `broken`: the sandbox itself did not work; `stderr` says why."""
     code: int = 0
     """Exit code; 128 and the signal's number for a program that was killed by one."""
     stdout: str = ""

@@ -1,0 +1,277 @@
+"""Policies that order ready steps by predictions: `deadline`, `predictive` and `trie-order`."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from statistics import fmean
+
+from pydantic import Field
+
+from plait.core.declarations import Fidelity
+from plait.core.interfaces import Defer, Pin, Policy
+from plait.core.lengths import QUANTILE, SHARE
+from plait.core.ops import Ref, Text
+from plait.core.plan import template
+from plait.core.view import StepView, View, WorkerView
+
+__all__ = ["Deadline", "Predictive", "TrieOrder"]
+
+
+# Policy `deadline`: run the step with the least slack before its run's deadline first.
+
+
+_AHEAD = 200
+"""Maximum number of steps on the paths to the output that are computed one by one."""
+
+
+class Deadline(Policy):
+    """Least slack first. Slack is the time until the run's deadline minus the predicted seconds of the longest path
+    from the step to the output (HexGen-Text2SQL, arXiv 2505.05286, on the plan's graph instead of a list of stages).
+
+    The deadline is that of the run's budget (`seconds`), or `seconds` of this policy. It orders the steps of one
+    fairness group (`Request.fairness_group`); fairness decides between groups. Waiting steps gain priority, so none
+    starves: with ageing a, a step that became ready r seconds earlier goes first if its slack is at most a · r larger.
+
+    A run that can no longer meet its deadline goes behind the runs that can: its path would take too long even on the
+    fastest engine without other load. The usual pace would misjudge many runs, since engines get faster as their
+    batches get smaller.
+
+    Differs from the paper: steps age, and a step without a free worker does not block the next step.
+    """
+
+    fidelity = Fidelity("variant", "slack over a graph, not a list of stages", paper="2505.05286")
+
+    seconds: float = Field(
+        default=60.0, gt=0, description="From submission to the deadline of a run whose budget has none."
+    )
+    ageing: float = Field(default=0.1, ge=0, description="Seconds of slack that a second of waiting makes good.")
+    late: float = Field(
+        default=3600.0, ge=0, description="Seconds by which a run is put back that cannot make it any more."
+    )
+    quantile: float = Field(
+        default=0.5,
+        gt=0,
+        lt=1,
+        description="Which quantile counts: of the lengths of like steps, for what those on the way are expected to "
+        "generate.",
+    )
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return the latest time at which the step should begin. It gives the same order as slack, since time passes
+        equally for all steps; so the rank stays valid while the step waits."""
+        deadline = view.deadline(step.run)
+        if deadline is None:
+            deadline = view.submitted(step.run) + self.seconds
+        tokens = self.tokens_ahead(step, view)
+        paces = [
+            (pace, worker.pace(1) or pace)
+            for worker in view.workers
+            if worker.could_take(step) and (pace := worker.pace(max(1, worker.running))) is not None
+        ]
+        usual = fmean(pace for pace, _ in paces) if paces else 0.0
+        alone = min((pace for _, pace in paces), default=0.0)
+        behind = self.late if view.now + tokens * alone > deadline else 0.0
+        return (deadline - tokens * usual + behind + self.ageing * view.now,)
+
+    def tokens_ahead(self, step: StepView, view: View) -> float:
+        """Return the expected tokens of the longest path from a step's start to the end of its run."""
+        return _Way(view, self.quantile).tokens(step)
+
+
+class _Way:
+    """The longest paths to a run's output, in tokens that the steps are expected to generate."""
+
+    def __init__(self, view: View, quantile: float) -> None:
+        self._view, self._quantile = view, quantile
+        self._ways: dict[str, float] = {}
+        self._lengths: dict[tuple[str, int, bool], float] = {}
+
+    def tokens(self, step: StepView) -> float:
+        """Return the tokens of the longest path from a step's start to the end of its run."""
+        known = self._ways.get(step.id)
+        if known is not None:
+            return known
+        if len(self._ways) >= _AHEAD:
+            return SHARE * step.upward_rank
+        self._ways[step.id] = 0.0
+        after = step.consumers or (step.owner.consumers if step.owner is not None else ())
+        way = self._ways[step.id] = self._own(step) + max(map(self.tokens, after), default=0.0)
+        return way
+
+    def _own(self, step: StepView) -> float:
+        if step.kind != "think":
+            return 0.0
+        like = template(step.id), step.max_tokens, step.after is None
+        if like not in self._lengths:
+            self._lengths[like] = self._view.expected_tokens(step, self._quantile)
+        return self._lengths[like]
+
+
+# Policy `predictive`: send a step to the worker that is predicted to end it first, even if it waits for a slot.
+
+
+class Predictive(Policy):
+    """Predicts for each worker the time until the step would end: the wait for a slot, the prefill of the uncached part
+    of the prompt, and the expected tokens at the worker's pace with one more attempt (Block, arXiv 2508.03611; the pace
+    is learned from ended attempts, without calibration). The step goes to the fastest worker, or waits for it.
+
+    Differs from Block: sent requests count before they arrive, so simultaneous requests do not all go to one worker;
+    cached tokens count; a worker of unknown pace counts as the slowest but is never excluded; a step waits in our queue
+    instead of the engine's, so it can still go to another worker.
+    """
+
+    fidelity = Fidelity("variant", "what is on its way and what is cached counts", paper="2508.03611")
+
+    quantile: float = Field(
+        default=QUANTILE,
+        gt=0,
+        lt=1,
+        description="Which quantile counts: of the lengths of like steps, for what a step is expected to generate.",
+    )
+    read: float = Field(
+        default=150.0,
+        gt=0,
+        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
+    )
+    choices: int = Field(
+        default=0, ge=0, description="Number of workers to compare, a different sample each time; 0: all."
+    )
+    patience: float = Field(
+        default=1.2,
+        ge=1.0,
+        description="A step waits for a worker only if any with a free slot is predicted to take this times as long.",
+    )
+
+    def place(self, step: StepView, view: View) -> Pin | Defer | None:
+        """Return the worker with the earliest predicted end, or a hold until this worker has a slot."""
+        if step.kind != "think":
+            return None
+        workers = [worker for worker in view.workers if worker.could_take(step)]
+        if self.choices and len(workers) > self.choices:
+            stride = len(workers) // self.choices
+            workers = [workers[(view.attempts + i * stride) % len(workers)] for i in range(self.choices)]
+        paces = {worker.name: worker.pace(min(worker.slots, worker.running + 1)) for worker in workers}
+        slowest = max((pace for pace in paces.values() if pace is not None), default=None)
+        if slowest is None:
+            return None
+        tokens = view.expected_tokens(step, self.quantile)
+        cached = view.cached(step)
+        best, soonest, free, soon = None, math.inf, None, math.inf
+        for worker in workers:
+            unread = step.prompt_tokens - _cached_tokens(step, worker, cached.get(worker.name, 0))
+            end = self._predict_seconds(worker, paces[worker.name] or slowest, tokens, unread)
+            if end < soonest:
+                best, soonest = worker, end
+            if worker.takes(step) and end < soon:
+                free, soon = worker, end
+        if free is not None and soon <= self.patience * soonest:
+            return Pin(free.name, f"it is predicted to end there in {soon:.2f} s")
+        if best is None or best is free:
+            return None
+        return Defer(f"waits for {best.name}: predicted to end there in {soonest:.2f} s", worker=best.name)
+
+    def _predict_seconds(self, worker: WorkerView, pace: float, tokens: float, unread: int) -> float:
+        """Return the seconds until a step would end on a worker. A slot becomes free after a part of a step's time, as
+        steps start at different times; steps that wait there already go first."""
+        wait = 0.0 if worker.free > 0 else (worker.kept + 1) * pace * tokens / max(1, worker.slots)
+        return wait + pace * (tokens + unread / self.read)
+
+
+def _cached_tokens(step: StepView, worker: WorkerView, cached: int) -> int:
+    """Return the number of tokens of a step's prompt that a worker has cached."""
+    return step.shared_tokens if step.home == worker.name else min(cached, step.prompt_tokens)
+
+
+# Policy `trie-order`: order steps depth first over the prefix tree, with no more groups in flight than caches hold.
+#
+# It sees prompts as in the plan, without tool results, and no evictions of the engine.
+
+
+class TrieOrder(Policy):
+    """Steps with a common prefix run one after the other, so that an LRU cache never evicts a prefix that is still
+    needed. Groups that generate most tokens for each prompt token go first, so that their decoding overlaps with the
+    prefill of later groups (BatchLLM, arXiv 2412.03594).
+
+    A step's key is its path in the prefix tree: a hash of the text so far for each context that it continues, outermost
+    first, and for each `piece` characters of its own prompt. Steps that share a prefix share the beginning of their
+    key, so sorted keys are a depth-first walk. The groups in flight on a worker take Σ prefix + Σ (own prompt + most
+    tokens) of its cache; a step that would exceed it waits in our queue.
+    """
+
+    fidelity = Fidelity("variant", "depth first over the trie, for engines that hash blocks", paper="2412.03594")
+
+    piece: int = Field(default=128, ge=4, description="Characters of a prompt that count as one node of the tree.")
+    fill: float = Field(
+        default=1.0,
+        gt=0,
+        description="Share of a worker's cache that the groups in flight may take. Workers that do not tell its "
+        "size have no bound.",
+    )
+
+    def rank(self, step: StepView, view: View) -> tuple[float, ...]:
+        """Return a step's path; groups with more tokens to decode rank first."""
+        if step.kind != "think":
+            return ()
+        chain = [step]
+        while (before := chain[-1].after) is not None:
+            chain.append(before)
+        root = chain[-1]
+        key: list[float] = [-_ratio(root), *self._path(root)]
+        for link in reversed(chain[:-1]):
+            key += [-_ratio(link), *self._path(link)]
+        return tuple(key)
+
+    def place(self, step: StepView, view: View) -> Pin | Defer | None:
+        """Return a worker with the step's group in flight, else the idlest worker if its cache has enough room."""
+        if step.kind != "think":
+            return None
+        own = step.prompt_tokens - step.shared_tokens + step.max_tokens
+        live = step.siblings.live
+        there = [worker for name in live if (worker := view.worker(name)) is not None]
+        free = [worker for worker in there if worker.takes(step) and self._has_room(worker, own)]
+        if free:
+            best = max(free, key=lambda worker: live[worker.name])
+            return Pin(best.name, f"{best.name} has {live[best.name]} of its group in flight")
+        home = view.worker(step.home) if step.home is not None else None
+        if home is not None and home.takes(step) and self._has_room(home, own + step.shared_tokens):
+            return Pin(home.name, f"{home.name} has its context cached")
+        idlest = view.idlest(step)
+        if idlest is None:
+            return None
+        # An empty worker takes any group; otherwise a group too large for every cache would wait forever.
+        if self._has_room(idlest, own + step.shared_tokens) or not idlest.context:
+            return Pin(idlest.name, f"its group begins on {idlest.name}")
+        taken = f"{idlest.context} of {idlest.cache_tokens} tokens of cache are taken on {idlest.name}"
+        return Defer(f"{taken}, it needs {own + step.shared_tokens}", behind="cache")
+
+    def _has_room(self, worker: WorkerView, tokens: int) -> bool:
+        cache = worker.cache_tokens
+        return cache is None or worker.context + tokens <= self.fill * cache
+
+    def _path(self, step: StepView) -> list[float]:
+        """Return a hash of the text so far for each piece of a step's own prompt, up to the first reference."""
+        op = step.plan.op
+        path: list[float] = []
+        value = 0
+        assert op.kind == "think"
+        for part in op.parts:
+            # The reference's text is unknown when the order is computed.
+            if isinstance(part, Ref):
+                break
+            data = part.text.encode() if isinstance(part, Text) else _bytes(part.ids)
+            for start in range(0, len(data), self.piece):
+                value = zlib.crc32(data[start : start + self.piece], value)
+                path.append(float(value))
+        return path
+
+
+def _bytes(ids: tuple[int, ...]) -> bytes:
+    return b"".join(token.to_bytes(8, "big") for token in ids)
+
+
+def _ratio(step: StepView) -> float:
+    """Return the tokens that a step's group may generate for each token of its prompts, in steps of an eighth."""
+    siblings = len(step.siblings)
+    prompts = step.shared_tokens + siblings * (step.prompt_tokens - step.shared_tokens)
+    return round(8 * siblings * step.max_tokens / max(1, prompts)) / 8
