@@ -43,6 +43,8 @@ class Oracle:
     differs: str = ""
     """What differs, in one line; empty: nothing."""
     tolerance: float = 1e-9
+    through: str = ""
+    """What a user can name, and the case goes through: a kind of plugin, or `command`. Empty: a helper."""
     plays: bool = False
     """Ours takes their output too: a model of tests writes it, and what comes of it must be the same."""
 
