@@ -196,7 +196,10 @@ def esc_ours(case: dict[str, Any]) -> int:
 
 def _counts(random: Random) -> Iterator[dict[str, Any]]:
     while True:
-        answers = [random.choice("aaab" + "c" * random.randint(0, 1)) for _ in range(random.randint(1, 40))]
+        answers = [
+            random.choice("aaab" + "c" * random.randint(0, 1))
+            for _ in range(random.choice([1, 3, random.randint(1, 40)]))
+        ]
         yield {"answers": answers, "confidence": random.choice([0.7, 0.95, 0.99])}
 
 
