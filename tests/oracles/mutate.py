@@ -70,7 +70,7 @@ BREAKS = [
         oracles=("scale-paper",),
     ),
     *_of(
-        "mars", f"{RESEARCH}.mars.rule",
+        "mars", f"{RESEARCH}.mars",
         ("LEAST = 0.5", "LEAST = 0.3"),
         ("gamma * (2.0 if key == first", "gamma * (1.9 if key == first"),
         ("-1.0 if key == other", "0.0 if key == other"),
@@ -80,7 +80,7 @@ BREAKS = [
         oracles=("mars-stop", "mars-gamma", "mars-switch"),
     ),
     *_of(
-        "mars (steady vote)", f"{RESEARCH}.mars.rule",
+        "mars (steady vote)", f"{RESEARCH}.mars",
         ("stable: int = 3", "stable: int = 4"),
         ("self._off[place] >= self._patience", "self._off[place] > self._patience"),
         ("if at < self._warmup:", "if at <= self._warmup:"),
@@ -132,7 +132,7 @@ BREAKS = [
         oracles=("deepconf-online",),
     ),
     *_of(
-        "weighted", "plait.policies.merge.weighted",
+        "weighted", "plait.policies.merge.votes",
         ("percentile(list(scores.values()), 100.0 - self.eta)", "percentile(list(scores.values()), self.eta)"),
         ("scores[ballot.place] >= floor", "scores[ballot.place] > floor"),
         ("lambda ballot: weights[ballot.place], what", "lambda ballot: 1.0, what"),
@@ -163,14 +163,14 @@ BREAKS = [
         oracles=("sal-beam",),
     ),
     *_of(
-        "dvts", "plait_research.policies.search.dvts",
+        "dvts", "plait_research.policies.search.trees",
         ("(node.path()[1].index - 1) // self._branch", "node.path()[1].index // self._branch"),
         ("return (-self.tree.prior(node)", "return (self.tree.prior(node)"),
         ("for beaten in going[1:]:", "for beaten in going[:1]:"),
         oracles=("sal-dvts",),
     ),
     *_of(
-        "dfs", "plait.policies.search.dfs",
+        "dfs", "plait.policies.search.mcts",
         ("return (-node.depth, ", "return (node.depth, "),
         ("range(self._options.back - 1 if node.gave_up else 0)", "range(self._options.back if node.gave_up else 0)"),
         ("range(self._options.back - 1 if node.gave_up else 0)", "range(0)"),
@@ -186,7 +186,7 @@ BREAKS = [
         oracles=("rebase-shares",),
     ),
     *_of(
-        "ets", "plait_research.policies.search.ets",
+        "ets", "plait_research.policies.search.leaf_sampling",
         ("else 1.0 if paper else 0.25", "else 4.0 if paper else 0.25"),
         ("else 1.5 if paper else 0.0", "else 0.2 if paper else 0.0"),
         ("return [ranked[i] for i in", "return [ranked[-1 - i] for i in"),
@@ -194,16 +194,16 @@ BREAKS = [
     ),
     *_of(
         "particle", "plait_research.policies.search.leaf_sampling",
-        ("self._options.particles - (kept is not None)", "self._options.particles"),
+        ("self._options.n - (kept is not None)", "self._options.n"),
         ("particles.append(kept)", "pass"),
         ("self._reference[min(self._depth, len(self._reference) - 1)]", "self._reference[-1]"),
-        ("return [self.tree.root] * max(1, self._options.particles - 1)",
-         "return [self.tree.root] * self._options.particles"),
+        ("return [self.tree.root] * max(1, self._options.n - 1)",
+         "return [self.tree.root] * self._options.n"),
         ("math.log(score / (1 - score)) / temperature", "math.log(score) / temperature"),
         oracles=("its-hub-gibbs", "its-hub-odds"),
     ),
     *_of(
-        "reward-model", "plait_research.tools.process_rewards",
+        "reward-model", "plait_research.tools.reward",
         ('f" {_TAG}\\n\\n") + f" {_TAG}"', 'f" {_TAG}\\n") + f" {_TAG}"'),
         ('text.replace("\\n\\n", _END) + _END', 'text.replace("\\n\\n", _END)'),
         ('step if number else f"{question} {step}"', "step"),
