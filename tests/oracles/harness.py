@@ -83,7 +83,9 @@ class Oracle:
             _git(clone, "fetch", "--quiet", "--depth=1", "origin", self.commit)
         files = _git(clone, "archive", self.commit)
         if files.returncode:
-            raise LookupError(f"{clone} lacks commit {self.commit[:12]}: git -C {clone} fetch origin {self.commit}")
+            reason = files.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            advice = f"git -C {clone} fetch origin {self.commit}"
+            raise LookupError(f"{clone} lacks commit {self.commit[:12]} or files of it ({reason}): {advice}")
         with (
             tempfile.TemporaryDirectory(dir=_made(trees)) as folder,
             tarfile.open(fileobj=io.BytesIO(files.stdout)) as tar,
