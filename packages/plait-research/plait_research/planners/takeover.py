@@ -49,8 +49,8 @@ class Takeover(LearningPlanner, Flow):
     Differs from the published code: the p-value counts the segment itself, where theirs is #/m, so that it takes over
     less where few scores are known (9 % of the decisions differ with one score, 6 % with 4, 4 % with 16); the rejected
     segment is replaced, where there it stays in the context; calibration never uses the requests that are answered; a
-    missing score means a take-over; a vote chooses the answer, where there any of 16 counts; by default one token of the
-    target's rates a segment, which prefix caches serve (`scorer=perplexity`: the paper's); 4 chains, 30 rounds.
+    missing score means a take-over; a vote chooses the answer, where there any of 16 counts; by default one token of
+    the target's rates a segment, which prefix caches serve (`scorer=perplexity`: the paper's); 4 chains, 30 rounds.
     """
 
     fidelity = Fidelity(
