@@ -51,7 +51,7 @@ endif
 test-all: $(READY) ## Run the slow tests too (HYPOTHESIS_PROFILE=nightly for 1,000 examples of each property)
 	$(call run-tests,)
 
-fidelity: $(READY) ## Run methods beside their authors' own functions, whose repositories are cloned in CLONES=FOLDER
+fidelity: $(READY) ## Run methods beside their authors' own functions (clones in CLONES=FOLDER; ARGS=--clone makes them)
 	@$(BIN)/python -m tests.oracles $(CLONES) $(ARGS)
 
 # Each environment has the releases that its file pins. `conformance ARGS="--upstream URL --model NAME"` asks a real server.

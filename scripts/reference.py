@@ -31,8 +31,8 @@ NOTE = "<!-- Written by scripts/reference.py from the docstrings: `make docs`. -
 ORACLES = ROOT / "tests" / "oracles"
 FIDELITY = """# Fidelity
 
-How near each published method is to what its authors have: `exact`, a `variant` (what differs), or only the `idea`. The
-same by `plait plugins -v`.
+How near each published method is to what its authors have: `exact` (an oracle holds it), a `variant` (what differs),
+the paper's `formula` (without an oracle), or only the `idea`. The same by `plait plugins -v`.
 
 """
 ORACLES_INTRO = """
@@ -40,7 +40,8 @@ ORACLES_INTRO = """
 
 Functions of the authors, run on generated inputs; what they returned is kept as facts in `tests/oracles/`, and a test
 holds ours to it. `make fidelity CLONES=FOLDER` runs the functions themselves on new inputs, where a folder holds clones
-of their repositories.
+of their repositories. `python -m tests.oracles.mutate` breaks each method in three places or more; a test wants every
+break to fail its oracle.
 
 """
 NOT_HELD = """

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import json
 import math
 import pkgutil
 import random
+import subprocess
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +47,8 @@ class Oracle:
     differs: str = ""
     """What differs, in one line; empty: nothing."""
     tolerance: float = 1e-9
+    through: str = ""
+    """What a user can name, and the case goes through: a kind of plugin, or `command`. Empty: a helper."""
     plays: bool = False
     """Ours takes their output too: a model of tests writes it, and what comes of it must be the same."""
 
@@ -63,6 +69,31 @@ class Oracle:
         """Return the clone of its repository in a folder of clones."""
         owner, _, name = self.repository.partition("/")
         return next((path for path in (folder / f"{owner}+{name}", folder / name) if path.is_dir()), None)
+
+    def checkout(self, clone: Path, trees: Path) -> Path:
+        """Return the files of its commit, taken out of a clone once into a folder of trees. Oracles of one repository
+        may name several commits. A clone without git is taken as it is. Raises `LookupError` for a commit that the
+        clone lacks and that cannot be fetched."""
+        if _git(clone, "rev-parse", "--git-dir").returncode or _git(clone, "rev-parse", "--show-prefix").stdout.strip():
+            return clone
+        tree = trees / f"{self.repository.replace('/', '+')}@{self.commit[:12]}"
+        if tree.is_dir():
+            return tree
+        if _git(clone, "cat-file", "-e", f"{self.commit}^{{commit}}").returncode:
+            _git(clone, "fetch", "--quiet", "--depth=1", "origin", self.commit)
+        files = _git(clone, "archive", self.commit)
+        if files.returncode:
+            reason = files.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            advice = f"git -C {clone} fetch origin {self.commit}"
+            raise LookupError(f"{clone} lacks commit {self.commit[:12]} or files of it ({reason}): {advice}")
+        with (
+            tempfile.TemporaryDirectory(dir=_made(trees)) as folder,
+            tarfile.open(fileobj=io.BytesIO(files.stdout)) as tar,
+        ):
+            tar.extractall(folder, filter="data")
+            Path(folder).rename(tree)
+            Path(folder).mkdir()  # what is removed at the end
+        return tree
 
     def facts(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return the first line, and the inputs and outputs."""
@@ -133,6 +164,15 @@ def take(file: Path, *names: str, **given: Any) -> dict[str, Any]:
     module = ast.Module(body=[_FUTURE, *wanted], type_ignores=[])
     exec(compile(ast.fix_missing_locations(module), str(file), "exec"), space)
     return space
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", str(folder), *words], check=False, capture_output=True)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 _FUTURE = ast.ImportFrom(module="__future__", names=[ast.alias(name="annotations")], level=0)

@@ -12,8 +12,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from plait.planners.tools.llmcompiler.binding import bind
 from plait.planners.tools.llmcompiler.parser import PlanText
-from plait_research.planners.takeover import p_value
+from plait_research.planners.takeover import Takeover
 from tests.oracles.harness import Oracle, take
 
 COMPILER = ("SqueezeAILab/LLMCompiler", "a00c9d35507507da70e8c637eee64efc8c1857ae", "MIT")
@@ -85,8 +86,8 @@ def plan_ours(text: str) -> list[dict[str, Any]]:
     tasks = [*reader.feed(text), *reader.close()]
     out: list[dict[str, Any]] = []
     for task in tasks:
-        named = {int(each) for each in re.findall(r"\$\{?(\d+)\}?", task.arguments.raw)}
-        needs = [i for i in range(1, task.id) if task.is_join or i in named]
+        known = {number: str(number) for number in range(1, task.id)}
+        needs = sorted(known if task.is_join else {int(name) for name in bind(task, known, None).needs})
         args = [item.value for item in task.arguments.items]
         out.append({"id": task.id, "tool": task.tool, "args": args, "needs": needs, "thought": task.thought})
         if task.is_join:
@@ -117,11 +118,9 @@ def takeover_theirs(clone: Path) -> Callable[[Any], Any]:
 
 
 def takeover_ours(case: dict[str, Any]) -> bool:
-    """A score is better the higher it is, so it is minus the perplexity; `alpha` is what the rank leaves above it."""
-    known = [-each for each in case["known"]]
-    # ours counts the segment itself among the m + 1; theirs does not
-    share = (p_value(-case["value"], known) * (len(known) + 1) - 1) / len(known)
-    return share <= 1 - case["threshold"] + 1e-12
+    """A score is better the higher it is, so it is minus the perplexity; `threshold` is what the rank leaves above."""
+    planner = Takeover(records=(tuple(-each for each in case["known"]),), threshold=round(1 - case["threshold"], 9))
+    return planner.takes_over(-case["value"], 0)
 
 
 ORACLES = [
@@ -131,6 +130,8 @@ ORACLES = [
     ),
     Oracle(
         "atts-takeover", *ATTS, "ATTS/ref_async_budget_prediction_per_question.py should_takeover_based_on_percentile",
-        _segments, takeover_theirs, takeover_ours, number=200,
+        _segments, takeover_theirs, takeover_ours, number=200, through="planner",
+        differs="ours counts the segment itself, (1 + #) / (m + 1), so that it never takes over more than the share "
+        "that is asked for; theirs #/m takes over more where few scores are known",
     ),
 ]  # fmt: skip

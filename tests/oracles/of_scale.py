@@ -39,7 +39,7 @@ def _runs(random: Random) -> Iterator[dict[str, Any]]:
         yield {
             "outlines": outlines, "pick": random.choice([[picked], ["the third", picked], ["version99", picked]]),
             "scores": [[score] if random.random() < 0.8 else ["hard", score] for score in scores],
-            "threshold": random.choice([0.2, 0.5, 0.9]),
+            "threshold": random.choice([None, 0.2, 0.5, 0.9]),
         }  # fmt: skip
 
 
@@ -88,7 +88,8 @@ def theirs(clone: Path) -> Callable[[Any], Any]:
             code, "System3Base", "fix_single_backslashes_regex", *names, json=json, re=re, random=chance,
             request_qwen=request, print=lambda *_: None,
         )  # fmt: skip
-        args = SimpleNamespace(difficulty=case["threshold"], max_tokens=1, top_k=1)
+        level = 0.5 if case["threshold"] is None else case["threshold"]  # 0.5: the default that their README names
+        args = SimpleNamespace(difficulty=level, max_tokens=1, top_k=1)
         question = {"problem": QUESTION, "question": QUESTION, "condition": QUESTION, "sampling_id": 1, "id": 1}
         system = space["System3Base"](question, args)
         system.check_field_exist = lambda field: (False, None)
@@ -132,7 +133,8 @@ class _Worker(InProcess):
 def ours(case: dict[str, Any]) -> list[Any]:
     async def run() -> list[Any]:
         model = _Replies(case)
-        options = {"criterion": "score", "n": OUTLINES, "threshold": case["threshold"], "part": {"begin": ""}}
+        options = {"criterion": "score", "n": OUTLINES, "part": {"begin": ""}}
+        options |= {} if case["threshold"] is None else {"threshold": case["threshold"]}
         async with AsyncOrchestrator(workers=[_Worker(model)]) as orchestrator:
             await orchestrator.run(QUESTION, planner=Plugin(name="scale", options=options))
         return model.steps
@@ -144,6 +146,6 @@ ORACLES = [
     Oracle(
         "scale-paper", "XiaoYang66/DualThinking", "c0447c3478ece5798b57f4433312eaa042791c20", "none given",
         "inference/cot_dual_thinking.py System3Base.thinking_outline_majority_voting, thinking_scores, "
-        "thinking_details", _runs, theirs, ours, number=60,
+        "thinking_details", _runs, theirs, ours, number=60, through="planner",
     ),
 ]  # fmt: skip

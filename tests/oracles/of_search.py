@@ -20,7 +20,7 @@ from typing import Any
 from plait.core.search import Frontier, Search, SearchNode, SearchTree
 from plait.policies.search.beams import Beam
 from plait.policies.search.mcts import Dfs
-from plait_research.policies.search.leaf_sampling import Ets, Particle, draw_probabilities, share_children
+from plait_research.policies.search.leaf_sampling import Ets, Particle, Rebase, draw_probabilities
 from plait_research.policies.search.trees import Dvts
 from tests.oracles.harness import Oracle, take
 
@@ -90,9 +90,7 @@ def rebase_theirs(clone: Path) -> Callable[[Any], Any]:
 
 
 def rebase_ours(case: dict[str, Any]) -> list[int]:
-    order = sorted(range(len(case["scores"])), key=lambda i: -case["scores"][i])
-    counts = share_children([case["scores"][i] for i in order], case["width"], 0.2)
-    return [counts[order.index(i)] for i in range(len(order))]
+    return _settled(Rebase(per_depth=case["width"]), case)
 
 
 def ets_theirs(clone: Path) -> Callable[[Any], Any]:
@@ -106,6 +104,11 @@ def ets_theirs(clone: Path) -> Callable[[Any], Any]:
 
 
 def ets_ours(case: dict[str, Any]) -> list[int]:
+    return _settled(Ets(variant="paper", per_depth=case["width"]), case)
+
+
+def _settled(search: Search, case: dict[str, Any]) -> list[int]:
+    """Return the number of children that a search gives to each leaf of a depth."""
     nodes: list[SearchNode] = []
     for number, parent in enumerate(case["parents"]):
         node = SearchNode(f"n{number:03}", nodes[parent] if parent >= 0 else None, tokens=1, step=f"({number})")
@@ -113,7 +116,6 @@ def ets_ours(case: dict[str, Any]) -> list[int]:
             place = case["leaves"].index(number)
             node.step, node.score = case["steps"][place], case["scores"][place]
         nodes.append(node)
-    search = Ets(variant="paper", per_depth=case["width"])
     rounds: Any = search.frontier(SearchTree(Random(0), 16))
     counts = Counter(rounds.settle([nodes[each] for each in case["leaves"]]))
     return [counts[nodes[each]] for each in case["leaves"]]
@@ -458,16 +460,21 @@ def dfs_ours(case: dict[str, Any]) -> list[str]:
 ORACLES = [
     Oracle(
         "rebase-shares", *ETS, "rebase.py Tree.select_softmax", _depths, rebase_theirs, rebase_ours, number=150,
+        through="search",
         differs="their running difference may round a child up beyond the width; ours sums what is left anew",
     ),
     Oracle(
         "ets-paper", *ETS, "rebase.py Tree.select_softmax_costmodel", _depths, ets_theirs, ets_ours, number=100,
+        through="search",
         differs="shares as in rebase-shares; of equal optima either may be kept",
     ),
-    Oracle("sal-beam", *SAL, "src/sal/search/beam_search.py _beam_search", _widths, beam_theirs, beam_ours, number=40),
+    Oracle(
+        "sal-beam", *SAL, "src/sal/search/beam_search.py _beam_search", _widths, beam_theirs, beam_ours, number=40,
+        through="search",
+    ),
     Oracle(
         "sal-dvts", *SAL, "src/sal/search/diverse_verifier_tree_search.py _dvts", _widths, dvts_theirs, dvts_ours,
-        number=40,
+        number=40, through="search",
     ),
     Oracle(
         "its-hub-odds", *ITS_HUB, "its_hub/algorithms/particle_gibbs.py _inv_sigmoid, _softmax", _marks, odds_theirs,
@@ -475,10 +482,12 @@ ORACLES = [
     ),
     Oracle(
         "its-hub-gibbs", *ITS_HUB, "its_hub/algorithms/particle_gibbs.py ParticleGibbs.infer", _passes, gibbs_theirs,
-        gibbs_ours, number=80, differs="theirs weighs the line that is kept by its last mark from the first step on",
+        gibbs_ours, number=80, through="search",
+        differs="theirs weighs the line that is kept by its last mark from the first step on",
     ),
     Oracle(
         "toolbench-dfs", *TOOLBENCH, "toolbench/inference/Algorithms/DFS.py DFS_tree_search.DFS", _mazes, dfs_theirs,
-        dfs_ours, number=60, differs="where a child of the root gives up, theirs ends without an answer; ours goes on",
+        dfs_ours, number=60, through="search",
+        differs="where a child of the root gives up, theirs ends without an answer; ours goes on",
     ),
 ]  # fmt: skip

@@ -293,13 +293,17 @@ def weaver_ours(case: dict[str, Any]) -> str:
     return worker.tokenizer.decode((*worker.prompts[last], *worker.outputs[last]))
 
 
-def _tokens(name: str, of: tuple[str, str, str], file: str, listing: str, ours: Any, leave: str = "") -> Oracle:
+def _tokens(
+    name: str, of: tuple[str, str, str], file: str, listing: str, ours: Any, leave: str = "", through: str = ""
+) -> Oracle:
     theirs = tokens(file, listing, leave)
-    return Oracle(name, *of, f"{file} {listing}", lambda _: iter([{}]), theirs, ours, number=1)
+    return Oracle(name, *of, f"{file} {listing}", lambda _: iter([{}]), theirs, ours, number=1, through=through)
 
 
 ORACLES = [
-    _tokens("tokens-parathinker", PARATHINKER, "train/train_script.py", "special_tokens", parathinker, "pad"),
+    _tokens(
+        "tokens-parathinker", PARATHINKER, "train/train_script.py", "special_tokens", parathinker, "pad", "planner",
+    ),
     _tokens(
         "tokens-multiverse", MULTIVERSE, "train/utils.py", "new_special_tokens",
         lambda _: sorted(load("multiverse").tags), "Think",
@@ -313,14 +317,15 @@ ORACLES = [
     ),
     Oracle(
         "multiverse-documents", *MULTIVERSE, "data/parse.py modify_xml_tree, serialize_xml_formatted", _documents,
-        multiverse_theirs, multiverse_ours, number=60, plays=True,
+        multiverse_theirs, multiverse_ours, number=60, plays=True, through="planner",
     ),
     Oracle(
         "apr-traces", *APR, "src/eval/parallel_infernce_utils.py get_subsearch_info, get_main_trace_after_sub_search",
-        _searches, apr_theirs, apr_ours, number=60,
+        _searches, apr_theirs, apr_ours, number=60, through="planner",
     ),
     Oracle(
         "threadweaver-contexts", *THREADWEAVER, "threadweaver_sft/src/simple_eval.py branching_generate", _rounds,
-        weaver_theirs, weaver_ours, number=60, differs="a thread that is cut off is closed and read; theirs ends there",
+        weaver_theirs, weaver_ours, number=60, through="planner",
+        differs="a thread that is cut off is closed and read; theirs ends there",
     ),
 ]  # fmt: skip

@@ -78,7 +78,7 @@ ORACLES = [
     Oracle(
         "its-hub-tool-votes", "Red-Hat-AI-Innovation-Team/its_hub", "dacd0cc58b28e73872c370fad334d987788adae9",
         "Apache-2.0", "its_hub/core/algorithms/self_consistency.py SelfConsistency._process_responses", _turns, theirs,
-        ours, number=200,
+        ours, number=200, through="merge",
         differs="of a turn theirs takes the first call alone",
     ),
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -193,9 +193,16 @@ def our_logprobs(case: dict[str, Any]) -> list[float]:
 
 
 def our_verl(case: dict[str, Any]) -> dict[str, list[float]]:
-    """Return the advantages that our records carry."""
-    gains = [record.advantage or 0.0 for rollout in weighed(_named(case)) for record in rollout]
-    return {"over rollouts": gains, "of our fields": gains}
+    """Return the advantages that our records carry, and those that verl makes of our fields: it divides the score of
+    a sequence that is alone in its group by 1 and its epsilon."""
+    records = [record for rollout in weighed(_named(case)) for record in rollout]
+    fields = [verl_fields(record, temperature=1.3) for record in records]
+    groups = Counter(each["extra_fields"]["uid"] for each in fields)
+    assert set(groups.values()) == {1}, "every sequence is a group of its own"
+    return {
+        "over rollouts": [record.advantage or 0.0 for record in records],
+        "of our fields": [each["reward_score"] / (1 + 1e-6) for each in fields],
+    }
 
 
 def our_trl(case: dict[str, Any]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,16 +15,18 @@ from plait.core.lengths import majority_probability
 from plait.core.result import Result, Signals
 from plait.core.states import State
 from plait.core.view import Branch
-from plait.policies._ballots import percentile, top_two
+from plait.policies._ballots import top_two
+from plait.policies._stopping import Poll
 from plait.policies.merge.votes import Weighted
-from plait.policies.stop.votes import AdaptiveConsistency, _Windows
+from plait.policies.stop.votes import ESC, AdaptiveConsistency
 from plait.tasks.plain import Plain
 from plait.workers._shared.confidence import ConfidenceTrace, add_position
 from tests.oracles.harness import Oracle, take
-from tests.policies.branches import branches
+from tests.policies.bench import Bench
+from tests.policies.branches import LETTERS, branches, confident
 
 DEEPCONF = ("facebookresearch/deepconf", "675529d172ef6d240aa1f21cb60940d427cc1ea6", "MIT")
-ESC = ("Yiwei98/ESC", "799157a4d21e6d97e86fcd541f5c85d8e3daae0a", "none given")
+WINDOWS = ("Yiwei98/ESC", "799157a4d21e6d97e86fcd541f5c85d8e3daae0a", "none given")
 ADAPTIVE = ("Pranjal2041/AdaptiveConsistency", "899ab565ebc561c8c16a2217b98224031f1ff1c0", "Apache-2.0")
 
 
@@ -98,7 +101,6 @@ def vote_theirs(clone: Path) -> Callable[[Any], Any]:
         return {
             "all": rule["weighted_majority_vote"](case["answers"], case["weights"]),
             "kept": rule["weighted_majority_vote"]([x["answer"] for x in kept], [x["confs"][0] for x in kept]),
-            "many": len(kept),
         }
 
     return run
@@ -109,12 +111,11 @@ def vote_ours(case: dict[str, Any]) -> dict[str, Any]:
         Branch(f"b{i}", f"r:b{i}", State.DONE, Result(value=answer, signals=_signals(weight)), None, 1)
         for i, (answer, weight) in enumerate(zip(case["answers"], case["weights"], strict=True))
     ]
-    eta = 100 * case["keep"]
-    floor = percentile(case["weights"], 100.0 - eta)
     said = [
-        Weighted(criterion="tail", cap=None, eta=each).merge(branches, Plain(text="?")).value for each in (100.0, eta)
+        Weighted(criterion="tail", cap=None, eta=eta).merge(branches, Plain(text="?")).value
+        for eta in (100.0, 100 * case["keep"])
     ]
-    return {"all": said[0], "kept": said[1], "many": sum(weight >= floor for weight in case["weights"])}
+    return {"all": said[0], "kept": said[1]}
 
 
 def _signals(weight: float) -> Signals:
@@ -144,6 +145,16 @@ def floor_theirs(clone: Path) -> Callable[[Any], Any]:
         return float(eval(compiled, {"np": np, **known}))
 
     return run
+
+
+def floor_ours(case: dict[str, Any]) -> float:
+    """Return the floor under which the policy gives a branch up after its warm-up, as it reports it."""
+    warm = case["lowest"]
+    bench = Bench(len(warm) + 1, f"deepconf:warmup={len(warm)},eta={case['eta']}", logprobs=20, window=8)
+    for number, lowest in enumerate(warm, 1):
+        bench.done(number, signals=confident(lowest))
+    bench.progress(len(warm) + 1, 8, group=-1.0, lowest=-1.0)
+    return float(re.findall(r"is below (.*),", bench.given_up[len(warm) + 1])[0])
 
 
 # --- ESC, Adaptive-Consistency ---------------------------------------------------------------------------------------
@@ -179,17 +190,17 @@ def esc_theirs(clone: Path) -> Callable[[Any], Any]:
 def esc_ours(case: dict[str, Any]) -> int:
     answers, window = case["answers"], case["window"]
     done = branches(*answers[: len(answers) // window * window])
-    seen = _Windows(window, {branch.step: place for place, branch in enumerate(done)})
-    for place, branch in enumerate(done, 1):
-        seen.ended(branch, answers[place - 1], 1)
-        if place % window == 0 and seen.agreed:
-            return place
-    return len(done)
+    ends = range(window, len(done) + 1, window)
+    return next((end for end in ends if ESC(window=window).enough(Poll(done[:end], LETTERS)) is not None), len(done))
 
 
 def _counts(random: Random) -> Iterator[dict[str, Any]]:
     while True:
-        yield {"answers": [random.choice("aaab" + "c" * random.randint(0, 1)) for _ in range(random.randint(1, 40))]}
+        answers = [
+            random.choice("aaab" + "c" * random.randint(0, 1))
+            for _ in range(random.choice([1, 3, random.randint(1, 40)]))
+        ]
+        yield {"answers": answers, "confidence": random.choice([0.7, 0.95, 0.99])}
 
 
 def beta_theirs(clone: Path) -> Callable[[Any], Any]:
@@ -199,7 +210,7 @@ def beta_theirs(clone: Path) -> Callable[[Any], Any]:
     rule = take(file, "StoppingCriterias", "BetaStoppingCriteria", integrate=integrate, Counter=Counter)
 
     def run(case: dict[str, Any]) -> dict[str, Any]:
-        said = rule["BetaStoppingCriteria"]().should_stop(case["answers"])
+        said = rule["BetaStoppingCriteria"](case["confidence"]).should_stop(case["answers"])
         return {"prob": said["prob"], "stop": bool(said["stop"])}
 
     return run
@@ -207,8 +218,9 @@ def beta_theirs(clone: Path) -> Callable[[Any], Any]:
 
 def beta_ours(case: dict[str, Any]) -> dict[str, Any]:
     first, second = top_two(Counter(case["answers"]).values())
-    sure = majority_probability(first, second)
-    return {"prob": sure, "stop": sure >= AdaptiveConsistency().confidence}
+    rule = AdaptiveConsistency(confidence=case["confidence"])
+    stops = rule.enough(Poll(branches(*case["answers"]), LETTERS)) is not None
+    return {"prob": majority_probability(first, second), "stop": stops}
 
 
 ORACLES = [
@@ -218,15 +230,17 @@ ORACLES = [
     ),
     Oracle(
         "deepconf-offline", *DEEPCONF, "deepconf/utils.py filter_top_confidence, weighted_majority_vote", _polls,
-        vote_theirs, vote_ours,
+        vote_theirs, vote_ours, through="merge",
     ),
     Oracle(
-        "deepconf-online", *DEEPCONF, "deepconf/wrapper.py conf_bar", _floors, floor_theirs,
-        lambda case: percentile(case["lowest"], 100.0 - case["eta"]),
+        "deepconf-online", *DEEPCONF, "deepconf/wrapper.py conf_bar", _floors, floor_theirs, floor_ours,
+        tolerance=1e-3, through="policy",  # which reports four digits
     ),
-    Oracle("esc", *ESC, "early_stop_last.py, the loop over windows", _samples, esc_theirs, esc_ours),
+    Oracle(
+        "esc", *WINDOWS, "early_stop_last.py, the loop over windows", _samples, esc_theirs, esc_ours, through="policy",
+    ),
     Oracle(
         "adaptive-consistency", *ADAPTIVE, "adaptive_consistency/stopping_criterias.py BetaStoppingCriteria", _counts,
-        beta_theirs, beta_ours, tolerance=1e-6,
+        beta_theirs, beta_ours, tolerance=1e-6, through="policy",
     ),
 ]  # fmt: skip

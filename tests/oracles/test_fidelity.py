@@ -10,7 +10,7 @@ import pytest
 
 from plait.apps.commands.plugins import fidelities, plugins as names
 from plait.runtime.plugins.loader import Plugins
-from tests.oracles.harness import FOLDER
+from tests.oracles.harness import FOLDER, oracles
 
 KINDS = ("planner", "policy", "merge", "search", "scorer", "environment")
 
@@ -36,6 +36,18 @@ def test_the_oracles_that_are_named_are_there_and_all_are_named() -> None:
     assert there - named == {"verl-grpo", "trl-grpo", "trl-logprobs", "trl-records", "verl-records"}, (
         "these are not of plugins but of the forms of records"
     )
+
+
+def test_an_exact_method_is_held_through_what_a_user_names() -> None:
+    plugins, facts = Plugins(), oracles()
+    rows = [row for kind in KINDS for row in fidelities(plugins, kind)]
+    exact = {
+        row["name"]: {facts[each].through for each in row["oracles"]} for row in rows if row["fidelity"] == "exact"
+    }
+    assert exact.keys() == {"adaptive-consistency", "esc", "deepconf"}
+    assert all("policy" in through for through in exact.values()), exact
+    assert all(each.through in ("", "command", *KINDS) for each in facts.values())
+    assert not any(row["oracles"] for row in rows if row["fidelity"] in ("formula", "idea"))
 
 
 def test_names_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,14 @@ def test_without_compaction_the_same_agent_fails_with_a_named_error():
     assert compactions(answer) == []
 
 
+def test_a_summary_alone_reads_the_results_before_they_are_lost():
+    worker = Pages(60)
+    answer = run(worker, compaction={"mode": "summary-only", "above_tokens": 1500})
+    assert answer.answer == "60 pages"
+    assert all("summarised" in label for label in compactions(answer))
+    assert not any("was removed to save space" in prompt for prompt in worker.prompts)
+
+
 @pytest.mark.parametrize("mode", ["clear", "truncate"])
 def test_modes_without_a_model_call(mode: str):
     worker = Pages(80)
@@ -279,7 +287,7 @@ SYSTEM = [Message(role="system", content="You have tools.")]
 
 @given(
     conversations(),
-    st.sampled_from(["summary", "clear", "truncate"]),
+    st.sampled_from(["summary", "summary-only", "clear", "truncate"]),
     st.sampled_from(["A summary.", "", None, "s" * 100_000]),
     st.integers(1, 4),
     st.sampled_from([(), ("note",)]),

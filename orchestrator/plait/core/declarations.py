@@ -22,7 +22,7 @@ from .values import Frozen
 class Fidelity:
     """Fidelity of a published method to its authors' code."""
 
-    kind: Literal["exact", "variant", "idea", "formula"]
+    kind: Literal["exact", "variant", "idea", "formula"]  # exact: an oracle holds it; formula: the paper's, without one
     differs: str = ""
     """Differences, required for a variant."""
     oracles: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ log = logging.getLogger("plait.serve")
 T = TypeVar("T")
 POLL_INTERVAL_S = 0.25
 """Interval for polling a response of another process, and for collecting its events."""
-RETRY_INTERVAL_S = 10.0
+RETRY_INTERVAL_S = 2.0
 """Pause before a response that could not be stored when it ended is written again."""
 TRIM_INTERVAL = 256
 """Number of stored responses after which the oldest are deleted, unless their bytes demand it earlier."""

@@ -193,8 +193,8 @@ class Service:
             return
         minute, day = user.spans
         (requests,) = await asyncio.to_thread(self._counters.add, f"requests {user.name}", minute, (1.0,))
-        used = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0, 0.0))
-        user.learned(*used, requests)
+        tokens, cost, journal = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0, 0.0))
+        user.learned(tokens, cost, journal, requests)
 
     async def _count_usage(self, user: User, tokens: int, cost: float) -> None:
         assert self._counters is not None

@@ -46,16 +46,16 @@ class Takeover(LearningPlanner, Flow):
     With `threshold=1` the target writes every segment, and the answer is the target's; with `threshold=0` the draft
     does.
 
-    Differs from the published code: the rejected segment is replaced, where there it stays in the context; calibration
-    never uses the requests that are answered; a missing score means a take-over; a vote chooses the answer, where there
-    any of 16 counts. Any scorer can rate: by default one token of the target's, since engines do not read prompts'
-    log-probabilities from their prefix cache; `scorer=perplexity` is the paper's. Defaults: 4 chains, 200 tokens, 30
-    rounds.
+    Differs from the published code: the p-value counts the segment itself, where theirs is #/m, so that it takes over
+    less where few scores are known (9 % of the decisions differ with one score, 6 % with 4, 4 % with 16); the rejected
+    segment is replaced, where there it stays in the context; calibration never uses the requests that are answered; a
+    missing score means a take-over; a vote chooses the answer, where there any of 16 counts; by default one token of
+    the target's rates a segment, which prefix caches serve (`scorer=perplexity`: the paper's); 4 chains, 30 rounds.
     """
 
     fidelity = Fidelity(
         "variant",
-        "a rejected segment is replaced, the decision is theirs",
+        "a rejected segment is replaced, its rank counts the segment itself: 12 of 200 decisions differ",
         oracles=("atts-takeover",),
         paper="2509.15148",
     )

@@ -49,12 +49,13 @@ _CLEARED = "[This result of {size:,} characters was removed to save space{how}.]
 class Compaction(WithCallConfigs):
     """The rule. As an option also the mode alone: `compaction=off`."""
 
-    mode: Literal["summary", "clear", "truncate", "off"] = Field(
+    mode: Literal["summary", "summary-only", "clear", "truncate", "off"] = Field(
         default="summary",
         description="`clear`: old tool results are replaced by a note (observation masking, arXiv 2508.21433; Claude's "
         "`clear_tool_uses`). `summary`: the same, and if that does not halve the context, a summary by the model "
-        "replaces all but the last turns (ReSum, arXiv 2509.13313; LangChain's SummarizationMiddleware). `truncate`: "
-        "old turns are dropped (OpenAI's `truncation: auto`). `off`: a prompt that is too long fails its step.",
+        "replaces all but the last turns (ReSum, arXiv 2509.13313; LangChain's SummarizationMiddleware). "
+        "`summary-only`: a summary at once, which reads the results before they are lost. `truncate`: old turns are "
+        "dropped (OpenAI's `truncation: auto`). `off`: a prompt that is too long fails its step.",
     )
     above_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
@@ -173,7 +174,7 @@ class Compactor:
         options, size = self.options, self.tokens(self.system, talk)
         blocks = split_blocks(talk[len(self.opened) :])
         # Clearing leaves the number of turns as it is.
-        if options.mode != "truncate" and len(blocks) <= (options.above_turns or len(blocks)):
+        if options.mode in ("summary", "clear") and len(blocks) <= (options.above_turns or len(blocks)):
             old = max(0, len(blocks) - options.keep_turns)
             cleared = [*(self._edit(block, self._clear) for block in blocks[:old]), *blocks[old:]]
             kept = [*self.opened, *_flat(cleared)]
@@ -186,13 +187,13 @@ class Compactor:
         if folded:  # the conversation before the question, too
             middle, self.head = [*split_blocks(self.head[:-1]), *middle], self.head[-1:]
         gone = [block for block in middle if not self._is_pinned(block)]
-        if options.mode == "summary" and gone:
+        if options.mode.startswith("summary") and gone:
             # Without a new summary the earlier one stays: it is all that is left of its turns.
             summary, reason = await self._summarise(prompt, gone, limit, functions)
             self.summary = summary or self.summary
         self.turns += len(gone)
         kept = self._cut_results([*(block for block in middle if self._is_pinned(block)), *tail], limit)
-        how = "left out" if reason or options.mode != "summary" else "summarised"
+        how = "left out" if reason or not options.mode.startswith("summary") else "summarised"
         reason = "without their results the context is still too long" if options.mode == "clear" else reason
         await self._record(how, len(gone), size, kept, reason)
         return kept
@@ -202,7 +203,7 @@ class Compactor:
         most = min(self.options.keep_turns, len(blocks))
         room = limit * TARGET_RATIO - self.tokens(self.system)
         keeps: Iterable[int] = range(len(blocks), most - 1, -1)  # all that fits: nothing else is left of other turns
-        if self.options.mode == "summary":
+        if self.options.mode.startswith("summary"):
             room, keeps = room - self._summary_tokens(limit), (most,)
         least = min(1, most)
         choices = [*((keep, False) for keep in keeps), (least, False), (least, len(self.head) > 1)]

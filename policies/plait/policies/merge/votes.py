@@ -50,7 +50,7 @@ class Majority(Merge):
     """
 
     plans_more = False
-    fidelity = Fidelity("exact", paper="2203.11171")
+    fidelity = Fidelity("formula", paper="2203.11171")
 
     votes: ClassVar[bool] = True
 
@@ -120,7 +120,7 @@ class SelfCertainty(OpenVote, Merge):
     left out; the join fails if no voter has it. Ties go to the answer with more votes, then to the earliest.
     """
 
-    fidelity = Fidelity("exact", paper="2502.18581")
+    fidelity = Fidelity("formula", paper="2502.18581")
 
     p: float = Field(
         default=1.2,
@@ -152,7 +152,7 @@ class Posterior(OpenVote, Merge):
     more votes, then to the one whose first voter comes earliest.
     """
 
-    fidelity = Fidelity("exact", paper="2511.02603")
+    fidelity = Fidelity("formula", paper="2511.02603")
 
     criterion: Signal = Field(
         default="logprob",

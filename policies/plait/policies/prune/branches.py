@@ -194,7 +194,7 @@ class SuccessiveHalving(Policy):
     ties. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
     """
 
-    fidelity = Fidelity("exact", paper="1502.07943")
+    fidelity = Fidelity("formula", paper="1502.07943")
 
     first: int = Field(default=64, ge=1, description="Tokens at the first rung.")
     factor: float = Field(default=2.0, gt=1.0, description="How much longer each rung is, and how many fewer stay.")

@@ -98,7 +98,7 @@ class Waves(Policy):
     without the wait for the slowest of each window). With `consensus`, branches that never start cost nothing.
     """
 
-    fidelity = Fidelity("exact", paper="2401.10480")
+    fidelity = Fidelity("formula", paper="2401.10480")
 
     n: int = Field(default=8, ge=1, description="Number of parallel branches: those of one join in flight.")
 

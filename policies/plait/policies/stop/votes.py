@@ -24,7 +24,7 @@ class FirstFinish(StopRule):
     for a quorum that grows with the votes for other answers.
     """
 
-    fidelity = Fidelity("exact", paper="2509.04475")
+    fidelity = Fidelity("formula", paper="2509.04475")
 
     votes: int = Field(default=1, ge=1, description="Votes for one answer at which to stop.")
 

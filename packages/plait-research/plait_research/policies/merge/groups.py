@@ -233,7 +233,7 @@ class ShortestMajority(OpenVote, Merge):
     answer with more votes, then to the one whose first voter comes earliest.
     """
 
-    fidelity = Fidelity("exact", paper="2502.12215")
+    fidelity = Fidelity("formula", paper="2502.12215")
     lost_in = ("erring_votes", "votes")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:

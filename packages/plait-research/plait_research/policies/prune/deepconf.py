@@ -159,7 +159,7 @@ class DeepConfConsensus(StopRule):
     votes have equal weight: the share of the votes then decides.
     """
 
-    fidelity = Fidelity("exact", paper="2508.15260")
+    fidelity = Fidelity("formula", paper="2508.15260")
 
     tau: float = Field(default=0.95, gt=0.5, le=1.0, description="Share at which to stop.")
     min_votes: int = Field(default=16, ge=1, description="Votes below which not to stop.")

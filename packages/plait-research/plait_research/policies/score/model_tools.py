@@ -48,7 +48,7 @@ class RewardModel(ToolScorer):
     """
 
     fidelity = Fidelity(
-        "exact",
+        "variant",
         "by `style`, a blank end of the text is left out",
         oracles=("prm-qwen-prm", "prm-math-shepherd", "prm-rlhflow", "prm-skywork"),
     )
