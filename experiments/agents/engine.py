@@ -31,7 +31,7 @@ RULES = ("", "at most 3", "working-set:prefill_rate=300")
 
 @tool
 async def look(agent: str, turn: int) -> str:
-    """Return what an agent reads after a turn."""
+    """Return the text that an agent reads after a turn."""
     await asyncio.sleep(TOOL_S)
     return words(Random(f"{agent} {turn}"), READ)
 

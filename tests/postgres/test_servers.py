@@ -136,11 +136,14 @@ async def test_bytes_of_journals_are_counted_over_all_processes_of_a_store(serve
         while server.service._work:
             await asyncio.sleep(0.01)
 
+    async def exceed_limit(server: Served) -> None:
+        for _ in range(20):
+            await asked(server, "ann", "".join(map(chr, range(0x4E00, 0x7E00))))
+
     BYTES_BY_TENANT.clear()
     async with serve("fine", **settings) as one:
         with pytest.raises(openai.RateLimitError, match="bytes to journals today"):
-            for _ in range(20):
-                await asked(one, "ann", "".join(map(chr, range(0x4E00, 0x7E00))))
+            await exceed_limit(one)
     BYTES_BY_TENANT.clear()  # as in a process that has written nothing
     async with serve("fine", **settings) as again:
         await asked(again, "ann")
