@@ -93,8 +93,8 @@ async def test_a_generated_client_works(serve: Any, tmp_path: Path) -> None:
         (tmp_path / "api.json").write_text(json.dumps((await http.get("/openapi.json")).json()))
         (tmp_path / "settings.yaml").write_text("post_hooks: []\n")
         uv = str(Path(sys.executable).with_name("uv"))
-        command = [uv, "tool", "run", "openapi-python-client@0.29.1", "generate", "--path", "api.json",
-                   "--meta", "none", "--output-path", "generated", "--config", "settings.yaml", "--fail-on-warning"]  # fmt: skip
+        command = [uv, "tool", "run", "openapi-python-client@0.29.1", "generate", "--path", "api.json"]
+        command += ["--fail-on-warning", "--meta", "none", "--output-path", "generated", "--config", "settings.yaml"]
         done = await asyncio.to_thread(subprocess.run, command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         code = f"""
