@@ -134,7 +134,7 @@ LARGER: dict[str, int] = {
     "plait_research.tools.reward.reward_model": 21,
     "plait.workers.tools.tool_loader.load_tools": 20,
     "plait_bench.environments.bash_sql.BashSqlEnvironment.grade": 18,
-    "plait_bench.tasks.tables.plan.answer": 21,
+    "plait_bench.tasks.tables.questions.answer": 21,
     "plait_research.planners.code_search.Searching.answer": 21,
     "plait_research.policies.merge.groups.Alike.merge": 22,
     "plait_research.rollouts.record.Record._consistent": 16,

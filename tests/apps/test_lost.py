@@ -9,7 +9,7 @@ import pytest
 
 from plait.apps.commands.plugins import plugins as names
 from plait.runtime.plugins.loader import Plugins
-from plait_server.new_runs import _planners
+from plait_server.runs import _planners
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 LABELS = {"deepprune": "DeepPrune (probes)", "mars": "MARS", "deepconf": "DeepConf online",

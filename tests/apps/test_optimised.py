@@ -9,7 +9,7 @@ import sys
 LISTING = """
 import json
 from plait.apps.commands.plugins import _KINDS, _listed, fidelities
-from plait_server.new_runs import _planners
+from plait_server.runs import _planners
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 

@@ -21,7 +21,7 @@ from plait.core.result import Failure, Result
 from plait.core.states import State
 from plait.core.view import Branch
 from plait.planners.votes.sample import Sample
-from plait.policies.merge.equivalent import Equivalent
+from plait.policies.merge.votes import Equivalent
 from plait.workers.tools import math_equal
 from tests.planners.driving import drive
 from tests.policies.branches import LETTERS, branches, ended

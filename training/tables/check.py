@@ -19,7 +19,7 @@ from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait_bench.tasks.tables import Tables
 from plait_bench.tasks.tables.language import read
-from plait_bench.tasks.tables.plan import PARAMETERS, Facts, answer, carry_out
+from plait_bench.tasks.tables.questions import PARAMETERS, Facts, answer, carry_out
 
 from .generate import Case
 

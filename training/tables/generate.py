@@ -1,7 +1,7 @@
 """Training traces of the planner of tools, drawn on line from a seeded generator, each piece with its loss weight.
 
 Weight 0 means "not written by the model": prompts, results of tools. The plan of a question is the rule-based one
-(`plait_bench.tasks.tables.plan.calls`), in the question's order. Calls fail at random, so that
+(`plait_bench.tasks.tables.questions.calls`), in the question's order. Calls fail at random, so that
 every mode sees failures.
 """
 
@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from plait_bench.tasks.tables import questions as asking
 from plait_bench.tasks.tables.language import Question, read, slots, words
-from plait_bench.tasks.tables.plan import PARAMETERS, Argument, CallRef, Facts, TableCall, calls, carry_out
+from plait_bench.tasks.tables.questions import PARAMETERS, Argument, CallRef, Facts, TableCall, calls, carry_out
 
 from ..generate import Trace
 from .formula import formula

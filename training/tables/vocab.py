@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from plait_bench.tasks.tables.language import ATTRIBUTES, NAMES, OPERATIONS, RELATIONS
-from plait_bench.tasks.tables.plan import PARAMETERS
+from plait_bench.tasks.tables.questions import PARAMETERS
 
 MOST_TASKS = 40
 SPECIAL = ("<pad>", "<unk>", "<end>")

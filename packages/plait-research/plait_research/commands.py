@@ -18,7 +18,7 @@ COMMANDS = {
     "Research": {
         "learn strategies": (".learn.command", "strategies", "Count how well strategies did, for `route`."),
         "learn route": (".route.command", "route", "Fit which planner a request is worth, for `route-features`."),
-        "learn effort": (".learn.effort", "effort", "Calibrate planners that spend effort by numbers."),
+        "learn effort": (".learn.command", "effort", "Calibrate planners that spend effort by numbers."),
         "learn numbers": (".learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
         "learn prompts": (".learn.command", "prompts", "Change prompt texts by reflection on what failed."),
         "learn versions": (".learn.command", "versions", "Show, compare and undo versions of learned values."),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.table import Table
 
-from plait.apps.commands.plan import briefed, planned
+from plait.apps.commands.run import briefed, planned
 from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.options import Common, Count, Json, Merge, Planner, Task, Tokens, common_options
 from plait.apps.common.output import Output, opened

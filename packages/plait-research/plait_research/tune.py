@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from rich import box
 from rich.table import Table
 
-from plait.apps.commands.plan import briefed
+from plait.apps.commands.run import briefed
 from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.options import Common, Json, Merge, Planner, Task, Tokens, common_options
 from plait.apps.common.output import Output, opened

@@ -26,10 +26,9 @@ from .dialect import ApiDialect, write_stream
 from .errors import RETRY_AFTER_S, ApiError, not_found, of_error
 from .http import EventStream, apart, read, refuse_body, request_id, same_page, unless_disconnected
 from .messages import CountBody, Messages
-from .new_runs import NewRuns
 from .response_body import ResponseBody
 from .responses import ResponsesApi
-from .runs import COOKIE, RunsApi
+from .runs import COOKIE, NewRuns, RunsApi
 from .server_info import AboutApi
 from .service import Service
 from .stored_completions import StoredCompletions

@@ -14,7 +14,7 @@ from plait.core.ops import Plugin
 from plait.core.result import Result
 from plait.core.view import View
 from plait.runtime.driver.expander import marked
-from plait.runtime.journal import sessions, writer
+from plait.runtime.journal import resume as sessions, writer
 from plait.runtime.journal.directory import entries, journals
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import replay

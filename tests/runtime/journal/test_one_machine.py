@@ -14,7 +14,7 @@ from plait import AsyncOrchestrator, Join, ModelCall, Plan, Step
 from plait.core.events import Job
 from plait.core.interfaces import Progress
 from plait.core.result import Failure, Result
-from plait.runtime.journal import sessions
+from plait.runtime.journal import resume as sessions
 from plait.runtime.journal.directory import entries, journals
 from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import history, replay

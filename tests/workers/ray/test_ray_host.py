@@ -14,8 +14,7 @@ from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers._shared.batch_streams import TokenBatch
 from plait.workers.ray import actor
-from plait.workers.ray.actor import ActorHost
-from plait.workers.ray.token_pipe import IdsIn
+from plait.workers.ray.actor import ActorHost, IdsIn
 from plait.workers.scripted import Reply, Scripted
 
 HOST = "plait.workers.scripted:Scripted"

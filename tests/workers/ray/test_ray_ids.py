@@ -20,8 +20,8 @@ from plait.core.errors import EngineError, WorkerError
 from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers._shared.batch_streams import TokenBatch
-from plait.workers.ray import RayWorker, token_pipe
-from plait.workers.ray.token_pipe import HEAD, ActorJob, IdsIn, IdsOut, TokenBuffer
+from plait.workers.ray import RayWorker, actor
+from plait.workers.ray.actor import HEAD, ActorJob, IdsIn, IdsOut, TokenBuffer
 from plait.workers.scripted import Reply
 
 HOST = "plait.workers.scripted:Scripted"
@@ -66,12 +66,12 @@ def test_what_is_written_is_read_in_whole_checkpoints_however_it_arrives(parts: 
 
 def test_what_was_written_outlives_its_writer(pipe: IdsIn) -> None:
     code = (
-        "import sys, time; from plait.workers.ray.token_pipe import *\n"
+        "import sys, time; from plait.workers.ray.actor import *\n"
         "from plait.workers._shared.batch_streams import TokenBatch\n"
         "out = IdsOut(sys.argv[1]); out.write(TokenBatch([7], [3], [1, 2, 3])); print('written', flush=True)\n"
         "time.sleep(60)"
     )
-    root = Path(token_pipe.__file__).parents[1]
+    root = Path(actor.__file__).parents[1]
     with subprocess.Popen([sys.executable, "-c", code, pipe.path], stdout=subprocess.PIPE, cwd=root) as child:
         assert child.stdout is not None and child.stdout.readline() == b"written\n"
         child.send_signal(signal.SIGKILL)

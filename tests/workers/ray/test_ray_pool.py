@@ -22,7 +22,7 @@ from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers._shared.batch_streams import TokenBatch
 from plait.workers.ray import RayWorker, pool
-from plait.workers.ray.token_pipe import IdsOut, TokenBuffer
+from plait.workers.ray.actor import IdsOut, TokenBuffer
 from plait.workers.scripted import Reply, Scripted
 
 from ..worker_contract import WorkerContract

@@ -27,7 +27,7 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import untrusted
-from ..commands.plan import briefed
+from ..commands.run import briefed
 from ..common.dataset import DatasetQuestion, is_csv, raw_rows
 from ..common.files import written
 from ..common.interrupt import Stopper

@@ -1,10 +1,12 @@
-"""`plait runs show|resume|gc`: running runs, and runs in journals."""
+"""`plait runs show|resume|gc|replay`: running runs, and runs in journals."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shlex
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,8 +23,8 @@ from ...runtime.control.socket import Peer
 from ...runtime.control.verbs import VERBS
 from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.directory import RunEntry, entries, find, sweep
-from ...runtime.journal.resume import Rebuilt, rebuild
-from ...runtime.journal.sessions import settings_of
+from ...runtime.journal.replay import ReplayReport, replay as replayed
+from ...runtime.journal.resume import Rebuilt, rebuild, settings_of
 from ...runtime.plugins.loader import Plugins
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.journals import Place, place_of
@@ -235,3 +237,69 @@ def _seconds(text: str) -> float:
     if matched is None:
         raise UsageError(f"--older-than {text!r} is not a length of time: write 90m, 12h, 30d or 4w")
     return float(matched[1]) * _UNITS[matched[2]]
+
+
+_SHOWN = 600
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="Journal file that `--journal` wrote.")],
+    until: Annotated[int | None, typer.Option(min=1, help="Number of the last event to replay.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Test the machine's invariants after each event.")] = False,
+    allowed: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Feed a journal's events to a new machine and compare what it does; exit code 1 if that differs.
+
+    No worker is started.
+    """
+    allow(*Config.load().allow, *(allowed or ()))
+    refuse_names(file)
+    with opened(as_json) as output:
+        report = replayed(file, Plugins(), until=until, check=check)
+        divergence = report.divergence
+        if as_json:
+            output.result(
+                {
+                    "identical": divergence is None,
+                    "events": report.events,
+                    "sessions": report.sessions,
+                    "recomputed": report.recomputed,
+                    "runs": [{"run": end.run, "status": end.status} for end in report.finished],
+                    "divergence": None
+                    if divergence is None
+                    else {
+                        "event": divergence.index,
+                        "what": json.loads(divergence.event),
+                        "recorded": divergence.recorded,
+                        "replayed": divergence.replayed,
+                    },
+                }
+            )
+        else:
+            head, *rest = describe_report(report)
+            output.people.print(head, style="red" if divergence is not None else None, markup=False, soft_wrap=True)
+            for line in rest:
+                output.people.print(line, markup=False, soft_wrap=True)
+    if divergence is not None:
+        raise typer.Exit(1)
+
+
+def describe_report(report: ReplayReport) -> list[str]:
+    """Return the findings of a replay, as lines of text."""
+    divergence = report.divergence
+    if divergence is None:
+        ends = ", ".join(f"{end.run} {end.status}" for end in report.finished[:8]) or "no run ended"
+        more = f" and {len(report.finished) - 8} more" if len(report.finished) > 8 else ""
+        lost = f"{report.recomputed} events had no recorded actions: the writer had crashed"
+        return [
+            f"identical: {pluralise(report.events, 'event')} in {pluralise(report.sessions, 'session')} ({ends}{more})",
+            *([lost] if report.recomputed else []),
+        ]
+    sides = {
+        "event": divergence.event,
+        "recorded": divergence.recorded or "nothing",
+        "replayed": divergence.replayed,
+    }
+    cut = {name: text if len(text) <= _SHOWN else text[:_SHOWN] + "…" for name, text in sides.items()}
+    return [f"diverged at event {divergence.index}", *(f"  {name:<9} {text}" for name, text in cut.items())]

@@ -18,8 +18,7 @@ from ...runtime.client.config import Config
 from ...runtime.journal.code_trust import refuse_names
 from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.journal import Journal
-from ...runtime.journal.resume import rebuild
-from ...runtime.journal.sessions import settings_of
+from ...runtime.journal.resume import rebuild, settings_of
 from ...runtime.plugins.loader import Plugins
 from ..common.journals import Place, place_of
 from ..common.options import Allow, Json

@@ -41,8 +41,7 @@ from ..driver.flows import first_patch
 from ..driver.result_cache import CachingWorker, ResultCache, default_file, identity
 from ..journal.journal import version
 from ..journal.location import Database, Location, located
-from ..journal.resume import OnUncertainSideEffect
-from ..journal.sessions import JournalSink, Resumer, RunEntry
+from ..journal.resume import JournalSink, OnUncertainSideEffect, Resumer, RunEntry
 from ..journal.writer import Recorder
 from ..plugins.entry_points import demand_hook
 from ..plugins.loader import Plugins

@@ -1,34 +1,235 @@
-"""`plait learn`: strategies counted in journals; numbers found by replaying them; prompt texts changed by reflection;
-each change tested; versions."""
+"""`plait learn`: strategies and the numbers by which planners spend effort, counted in journals; prompt texts changed
+by reflection; each change tested; versions."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from rich.table import Table as Shown
 
 from plait.apps.common.dataset import DatasetQuestion, environment_of, read_questions
 from plait.apps.common.fields import read_fields
-from plait.apps.common.interrupt import run_stoppable
+from plait.apps.common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
-from plait.apps.common.session import choose_model
+from plait.apps.common.progress import for_each
+from plait.apps.common.session import choose_model, opened_session
 from plait.core.errors import UsageError
 from plait.core.messages import did_you_mean, pluralise
+from plait.core.ops import Plugin
 from plait.core.request import Request
+from plait.runtime.client.config import Config
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
-from ..rollouts.export import ExclusionCounts, export
-from .effort import count, drawing
+from ..learning_planner import LearningPlanner, RunOutcome, learn
+from ..rollouts.export import ExclusionCounts, ExportedRun, export
 from .improve import Round
 from .learnable import Declared, Versions, versions_of
 from .pareto import Learner, TextSearch
+
+
+def utility(right: bool, tokens: int, price: float) -> float:
+    """Return 1 minus `price` for each generated token (at least 0) for a right answer, and 0 for a wrong one."""
+    return max(0.0, 1.0 - price * tokens) if right else 0.0
+
+
+@dataclass(slots=True)
+class StrategyCounts:
+    """Counts of one strategy on one task."""
+
+    planner: Plugin
+    runs: int = 0
+    right: int = 0
+    tokens: int = 0
+    wins: float = 0.0
+
+    @property
+    def losses(self) -> float:
+        """Number of runs minus wins."""
+        return self.runs - self.wins
+
+
+@dataclass(slots=True)
+class Table:
+    """Counts by task and strategy."""
+
+    rows: dict[tuple[str, str], StrategyCounts] = field(default_factory=dict[tuple[str, str], StrategyCounts])
+    unjudged: int = 0
+    """Number of runs that the task cannot grade."""
+
+    def add(self, run: ExportedRun, price: float) -> None:
+        """Count a graded run."""
+        planner, task = run.run.request.planner, run.run.request.task.name
+        row = self.rows.setdefault((task, _key(planner)), StrategyCounts(planner))
+        right = bool(run.right)
+        row.runs += 1
+        row.right += right
+        row.tokens += run.tokens
+        row.wins += utility(right, run.tokens, price)
+
+
+def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] = ()) -> Table:
+    """Count runs; with `arms` (`sample:n=8`, …) only those of these strategies, which are there even with no run.
+
+    A run without an answer is a loss, or a strategy that often fails would look better than it is. Where the task could
+    grade no answer at all, it is empty.
+    """
+    table = Table()
+    wanted = {_key(arm): arm for arm in map(Plugin.of, arms)}
+    unanswered: list[ExportedRun] = []
+    for run in runs:
+        if wanted and _key(run.run.request.planner) not in wanted:
+            continue
+        if run.answer is None:
+            unanswered.append(run)
+        elif run.right is None:
+            table.unjudged += 1
+        else:
+            table.add(run, price)
+    judged = {task for task, _ in table.rows}
+    for run in unanswered:
+        if run.run.request.task.name in judged:
+            table.add(run, price)
+        else:
+            table.unjudged += 1
+    for task in judged:
+        for key, planner in wanted.items():
+            table.rows.setdefault((task, key), StrategyCounts(planner))
+    return table
+
+
+def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
+    """Return the planner `route-record` with the learned state of a task's strategies.
+
+    With `most`, the counts of a strategy are scaled down to at most `most` runs, so that new runs can change old
+    results."""
+    tiers: list[dict[str, Any]] = []
+    for (name, _), row in sorted(table.rows.items()):
+        if name == task:
+            scale = min(1.0, most / row.runs) if row.runs else 1.0
+            tiers.append(
+                {
+                    "planner": row.planner.model_dump(mode="json"),
+                    "wins": round(row.wins * scale, 6),
+                    "losses": round(row.losses * scale, 6),
+                }
+            )
+    return Plugin(name="route-record", options={"candidates": tiers})
+
+
+def _key(planner: Plugin) -> str:
+    return planner.name + "".join(f",{key}={value!r}" for key, value in sorted(planner.options.items()))
+
+
+MEASURED: dict[str, dict[str, JsonValue]] = {"scale": {"threshold": 0.0}, "takeover": {"threshold": 0.0}}
+"""For each planner, the specification that runs it on problems, so that every decision by its numbers is tried."""
+
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="The task that the numbers are for, such as countdown.")]
+Problems = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.jsonl|csv", help='Lines {"text": …, "want": …} to run. By default runs in journals are counted.'
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="OUT.json", help="File for PLANNER:path=OUT.json; new counts are added.")]
+Concurrency = Annotated[int, typer.Option(min=1, help="Concurrent problems.")]
+
+
+@common_options
+def effort(
+    task: TaskName,
+    out: Out,
+    problems: Problems = None,
+    place: Place = None,
+    concurrency: Concurrency = 8,
+    as_json: Json = False,
+    *,
+    request: Request,
+    common: Common,
+) -> None:
+    """Calibrate a planner that spends effort by numbers: `scale` by default, `takeover`, `ssr`, `mars`,
+    `route-record`.
+
+    With `--problems` each is run with `--planner` so that it makes records: `scale` does every step the easy way, the
+    draft of `takeover` writes all segments, and each is scored. Without, the runs of that planner in journals are
+    counted.
+    """
+    given = request.planner if "planner" in request.model_fields_set else Plugin(name="scale")
+    plugins = Plugins()
+    if not isinstance(plugins.planner(given), LearningPlanner):
+        raise UsageError(f"the planner {given.name!r} has no numbers that could be learned (`path`)")
+    asked = request.updated({"task": Plugin.of(task)})
+    left = ExclusionCounts()
+    with opened(as_json) as output:
+        if problems is None:
+            runs, learned = _from_journals(given, asked.task, place, out, plugins, left)
+        else:
+            options = {**given.options, **MEASURED.get(given.name, {}), "path": str(out), "learn": True}
+            asked = asked.updated({"planner": Plugin(name=given.name, options=options)})
+            questions = read_questions(problems, asked.task)
+            runner = _Runner(choose_model(common.load(), asked.task.name), asked, concurrency)
+            run_stoppable(lambda stopper: runner.run(questions, output, stopper))
+            runs, learned = runner.runs, runner.learned
+        lines = [f"{pluralise(number, 'run')} left out: {why}" for why, number in sorted(left.why.items())]
+        lines.append(f"{out}: {pluralise(learned, 'run')} of {runs} counted for {task}")
+        lines += [f"use it with --planner {given.name}:path={out}"] * bool(learned)
+        output.report({"runs": runs, "learned": learned, "left": left.why, "out": str(out)}, *lines)
+
+
+def _from_journals(
+    given: Plugin, task: Plugin, place: str | None, out: Path, plugins: Plugins, left: ExclusionCounts
+) -> tuple[int, int]:
+    """Count the runs of a planner in journals. Return the number of runs, and of runs that gave feedback."""
+    runs = learned = 0
+    for run in export(list(entries(place_of(place), [])), plugins, left, unanswered=True):
+        request, finish = run.run.request, run.run.finish
+        if request.planner.name != given.name or request.task.name != task.name:
+            continue
+        runs += 1
+        outcome = RunOutcome(
+            planner=request.planner, text=request.text, seed=request.seed, tokens=run.tokens,
+            right=None if run.right is None else float(run.right),
+            key=None if run.answer is None else run.task.key(run.answer),
+            data=None if finish is None or finish.result is None else finish.result.data,
+        )  # fmt: skip
+        learned += learn(request, outcome, plugins.planner, out)
+    return runs, learned
+
+
+class _Runner:
+    """Runs problems with a planner that learns."""
+
+    def __init__(self, config: Config, request: Request, concurrency: int) -> None:
+        self._config = config if config.journal is not None else config.model_copy(update={"journal": "off"})
+        self._request, self._concurrency = request, concurrency
+        self.runs = self.learned = 0
+
+    async def run(self, questions: list[DatasetQuestion], output: Output, stopper: Stopper) -> None:
+        """Run all problems."""
+        try:
+            async with opened_session(self._config, output, stopper) as session:
+                lessons = session.orchestrator.lessons
+
+                async def one(question: DatasetQuestion) -> None:
+                    answer = await session.orchestrator.run(self._request.updated({"text": question.text}))
+                    self.runs += 1
+                    if answer.verified is None and answer.answer is not None:
+                        await lessons.feedback(answer.run, float(question.is_right(answer.answer)))
+                    learned = await lessons.counted(answer.run)
+                    self.learned += learned
+
+                await for_each(questions, one, min(self._concurrency, max(1, len(questions))), stopper)
+        except CommandInterrupted:
+            return
 
 
 def strategies(

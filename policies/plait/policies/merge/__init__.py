@@ -19,6 +19,7 @@ SHARED = {
     "synthesis": "synthesis:Synthesis",
     "synthesis-drafts": "synthesis:SynthesisDrafts",
     "synthesis-or-vote": "synthesis:SynthesisOrVote",
+    "equivalent": "votes:Equivalent",
     "weighted": "votes:Weighted",
 }
 """`module:Class` of the plugins that share a file, by name."""

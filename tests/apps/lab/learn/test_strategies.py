@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plait_research.learn.effort import utility
+from plait_research.learn.command import utility
 from plait_research.planners.routes import RouteRecord
 
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"

@@ -24,9 +24,19 @@ from .._shared.batch_streams import CallbackWorker, TokenBatch
 from .._shared.kv_events import Mailbox
 from .._shared.resources import default_threads, local_model, usable_cores
 from . import cluster
-from .actor import SILENCE_LIMIT_S, ActorHost, EngineOutputs, answered, first_line, hangs, load, reply
+from .actor import (
+    SILENCE_LIMIT_S,
+    ActorHost,
+    ActorJob,
+    EngineOutputs,
+    TokenBuffer,
+    answered,
+    first_line,
+    hangs,
+    load,
+    reply,
+)
 from .quarantine import Quarantine
-from .token_pipe import ActorJob, TokenBuffer
 
 __all__ = ["Quarantine", "RayWorker", "pool"]
 

@@ -17,8 +17,8 @@ from ....runtime.journal.location import Location
 from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
 from ....runtime.plugins.spec import own_code, refuse
-from ...commands.replay import describe_report
 from ...commands.run import worded
+from ...commands.runs import describe_report
 from ...common.files import write_private
 from ...common.journals import journal_of
 from ...trace.read import default_name, read_trace

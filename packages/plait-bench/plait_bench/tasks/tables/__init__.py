@@ -17,8 +17,7 @@ from plait.core.tools.tool import Tool
 
 from . import language
 from .language import NAMES, Question
-from .plan import Facts, answer
-from .questions import LATENCY, made_tools, names_in
+from .questions import LATENCY, Facts, answer, made_tools, names_in
 
 __all__ = ["Tables"]
 
