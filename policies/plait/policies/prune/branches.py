@@ -189,7 +189,7 @@ class SuccessiveHalving(Policy):
     """Successive halving (Karnin et al., 2013; Jamieson and Talwalkar, arXiv 1502.07943) with tokens as the resource.
 
     Rung k is at `first` * `factor`^k tokens, and is reached when all running branches of a vote are that long. Of n
-    branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least `stay`; finished
+    branches the ceil(n / factor^(k+1)) with the highest sliding confidence then stay, at least one; finished
     branches stay and count. Branches that have not started take part from the next rung on. The join's order breaks
     ties. Needs `logprobs=20` and a `window` of the planner; a branch without confidence ranks last.
     """
@@ -198,7 +198,6 @@ class SuccessiveHalving(Policy):
 
     first: int = Field(default=64, ge=1, description="Tokens at the first rung.")
     factor: float = Field(default=2.0, gt=1.0, description="How much longer each rung is, and how many fewer stay.")
-    stay: int = Field(default=1, ge=1, description="Branches that always stay.")
 
     def review(self, event: Event, view: View) -> Sequence[Stop]:
         """Return the branches to stop if the slowest running branch has just reached a rung."""
@@ -230,7 +229,7 @@ class SuccessiveHalving(Policy):
             return []
         done = sum(step.state is State.DONE for step in branches)
         # Finished branches stay and count towards `keep`.
-        keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), self.stay) - done
+        keep = max(math.ceil(len(branches) / self.factor ** (rung + 1)), 1) - done
         order = {step.id: at for at, step in enumerate(branches)}
         ranked = sorted(running, key=lambda step: (-(step.group or -math.inf), order[step.id]))
         why = f"{join.plan.name}: not among the {max(keep, 0)} surest of {len(running)} at {running[0].tokens} tokens"

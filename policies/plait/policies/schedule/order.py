@@ -202,12 +202,6 @@ class TrieOrder(Policy):
     fidelity = Fidelity("variant", "depth first over the trie, for engines that hash blocks", paper="2412.03594")
 
     piece: int = Field(default=128, ge=4, description="Characters of a prompt that count as one node of the tree.")
-    fill: float = Field(
-        default=1.0,
-        gt=0,
-        description="Share of a worker's cache that the groups in flight may take. Workers that do not tell its "
-        "size have no bound.",
-    )
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return a step's path; groups with more tokens to decode rank first."""
@@ -247,7 +241,7 @@ class TrieOrder(Policy):
 
     def _has_room(self, worker: WorkerView, tokens: int) -> bool:
         cache = worker.cache_tokens
-        return cache is None or worker.context + tokens <= self.fill * cache
+        return cache is None or worker.context + tokens <= cache
 
     def _path(self, step: StepView) -> list[float]:
         """Return a hash of the text so far for each piece of a step's own prompt, up to the first reference."""

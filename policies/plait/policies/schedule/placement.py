@@ -35,10 +35,11 @@ class Affinity(Policy):
     It also has the load guard that the router lacks by default.
     """
 
-    cached_share: float = Field(
-        default=0.5, gt=0, le=1, description="A cached beginning counts when it is at least this share of the prompt …"
+    cached_tokens: int = Field(
+        default=64,
+        ge=1,
+        description="A cached beginning counts from this number of tokens and half the prompt.",
     )
-    cached_tokens: int = Field(default=64, ge=1, description="… and this number of tokens.")
     overload: float = Field(
         default=2.0,
         ge=1.0,
@@ -108,7 +109,7 @@ class Affinity(Policy):
             return view.worker(step.home), True
         sent = step.siblings.sent
         most = max(cached.values(), default=0)
-        if most >= max(self.cached_tokens, self.cached_share * step.prompt_tokens):
+        if most >= max(self.cached_tokens, step.prompt_tokens / 2):
             holders = (view.worker(name) for name, tokens in cached.items() if tokens >= _AS_GOOD * most)
             there = [worker for worker in holders if worker is not None and worker.could_take(step)]
             if there:
@@ -162,12 +163,6 @@ class Gang(Policy):
         le=1,
         description="Share of its `max_tokens` that a step is expected to generate, until siblings have ended.",
     )
-    spare: float = Field(
-        default=0.05,
-        ge=0,
-        description="Of all k that are this close to the quickest (a share of its time) the smallest is taken: it "
-        "reads less.",
-    )
     leader: bool = Field(
         default=False,
         description="Siblings wait for the first token of their worker's leader. For engines that would read the "
@@ -216,7 +211,7 @@ class Gang(Policy):
     def _best_worker_count(
         self, step: StepView, view: View, chosen: list[WorkerView], fresh: WorkerView, least: int
     ) -> int:
-        """Return the smallest number of workers whose predicted makespan is within `spare` of the minimum."""
+        """Return the smallest number of workers (it reads less) with a predicted makespan within 5 % of the minimum."""
         siblings = step.siblings
         n, most = len(siblings), view.serving(step)
         # Finished siblings predict the length better than a share of the limit; the latest siblings suffice.
@@ -234,7 +229,7 @@ class Gang(Policy):
             beside = max(there, fresh.running) + together + self.half
             read = 0.0 if k == 1 and step.home is not None else prefix
             times[k] = read + size * own + math.ceil(size / together) * length * beside / self.peak
-        limit = min(times.values()) * (1 + self.spare)
+        limit = min(times.values()) * 1.05
         return min(k for k, time in times.items() if time <= limit)
 
     def _leads(self, step: StepView, worker: str) -> bool:
@@ -267,8 +262,12 @@ class HedgeStragglers(Policy):
 
     needs_counts: ClassVar[bool] = True
 
-    quantile: float = Field(default=0.95, gt=0, le=1, description="Which quantile counts: of the times of like steps.")
-    stretch: float = Field(default=1.0, gt=0, description="A straggler has run longer than this times that.")
+    quantile: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="Which quantile counts: a straggler runs longer than it, of like steps.",
+    )
     min_ended: int = Field(default=4, ge=1, description="Like steps that must have ended before their times count.")
     slow: float = Field(
         default=0.6,
@@ -285,9 +284,8 @@ class HedgeStragglers(Policy):
         default=0.05,
         gt=0,
         description="Seconds between two looks at least. They get rarer the longer the oldest step runs: an eighth "
-        "of that time …",
+        "of that time, and at most a second.",
     )
-    seldom: float = Field(default=1.0, gt=0, description="… and at most this number of seconds.")
 
     def first_look(self) -> float:
         """Return the seconds between two checks: a run whose steps are all slow causes no other events."""
@@ -319,7 +317,7 @@ class HedgeStragglers(Policy):
             longest = max(longest, view.now - started)
         if not going:
             return ()
-        soon = view.now + max(self.interval, min(longest * _SHARE, self.seldom))
+        soon = view.now + max(self.interval, min(longest * _SHARE, 1.0))
         behind = Counter(worker for _, worker, _ in late)
         share = {worker: behind[worker] / count for worker, count in going.items()}
         hedges = [self._hedge(step, view, why, share) for step, _, why in late if not step.hedged]
@@ -337,7 +335,7 @@ class HedgeStragglers(Policy):
             return None
         times = [attempt.seconds for attempt in ended]
         speeds = [attempt.tokens / attempt.seconds for attempt in ended if attempt.seconds > 0]
-        return self.stretch * quantile(times, self.quantile), self.slow * quantile(speeds or [0.0], 0.5)
+        return quantile(times, self.quantile), self.slow * quantile(speeds or [0.0], 0.5)
 
     def _hedge(self, step: StepView, view: View, why: str, share: Mapping[str, float]) -> Hedge | None:
         assert step.worker is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -84,25 +84,15 @@ class BestFirst(Search):
     fidelity = Fidelity("idea")
 
     branch: Count = Field(default=3, ge=1, le=1_000, description="Children of a node.")
-    along: Literal["last", "min", "mean"] = Field(
-        default="last", description="A node's worth: its own score, or the least or the mean along its path."
-    )
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return a queue by score."""
-        return _Best(tree, self)
+        return _Best(tree, self.branch)
 
 
 class _Best(RankedFrontier):
-    def __init__(self, tree: SearchTree, options: BestFirst) -> None:
-        self._along = options.along
-        super().__init__(tree, options.branch)
-
     def rank(self, node: SearchNode, child: int) -> Key:
-        if self._along == "last":
-            return (-self.tree.prior(node), child)
-        scores = [self.tree.prior(step) for step in node.path()[1:]] or [0.5]
-        return (-(min(scores) if self._along == "min" else sum(scores) / len(scores)), child)
+        return (-self.tree.prior(node), child)
 
 
 class Tot(Search):
