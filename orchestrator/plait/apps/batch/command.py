@@ -116,7 +116,7 @@ def is_file(source: str) -> bool:
     return Path(source).suffix.lower() in (".csv", ".jsonl", ".parquet") or Path(source).is_file()
 
 
-def grade(sources: Sequence[str], grading: Grading, config: Config, request: Request, as_json: bool) -> None:
+def run_graded(sources: Sequence[str], grading: Grading, config: Config, request: Request, as_json: bool) -> None:
     """Run each planner on all problems and print its solved problems and cost, or compare saved results."""
     if len(sources) > 1 or _holds_results(sources[0]):
         compare([Path(source) for source in sources], grading.plot, as_json)
@@ -334,7 +334,7 @@ def batch(
     if grade or grading.quick or len(planners) > 1 or len(sources) > 1 or not is_file(sources[0]):
         if actors is not None or fresh or order != "file" or id_ != "id":
             raise UsageError("--actors, --fresh, --order and --id are for rows without grades: leave them out")
-        grade(sources, grading, common.load(), request, as_json)
+        run_graded(sources, grading, common.load(), request, as_json)
         return
     if grading.environment is not None or grading.plot is not None:
         raise UsageError("--environment and --plot need grades: add --grade")
@@ -352,7 +352,7 @@ def batch(
 @common_options
 def evaluate(sources: Sources, as_json: Json = False, *, grading: Grading, request: Request, common: Common) -> None:
     """Count right answers and costs of planners: the short form of `plait batch --grade`."""
-    grade(sources, grading, common.load(), request, as_json)
+    run_graded(sources, grading, common.load(), request, as_json)
 
 
 def _run_file(job: BatchJob, digest: str, out: Path, fresh: bool, as_json: bool) -> None:
