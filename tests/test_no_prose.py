@@ -23,7 +23,7 @@ EXEMPT = {
     "orchestrator/plait/runtime/client/answer.py": "our own: `explain` shows no sentence twice",
     "orchestrator/plait/core/tools/tool.py": "pydantic names the type that it cannot read in the message alone",
     "orchestrator/plait/runtime/driver/flows.py": "Python raises RuntimeError for an await outside its own loop",
-    "workers/plait/workers/engine/vllm_process.py": "vLLM raises whatever its parts raise",
+    "workers/plait/workers/engine/core_process.py": "vLLM raises whatever its parts raise",
     "workers/plait/workers/http/__init__.py": "servers report a prompt longer than the context in the message alone",
     "workers/plait/workers/http/server_probe.py": "servers name a field that they refuse in the message alone",
     "workers/plait/workers/http/request_sender.py": "servers name a missing chat template in the message alone",

@@ -112,7 +112,7 @@ LARGER: dict[str, int] = {
     "plait.planners.tools.llmcompiler.reader.PlanReader._step": 17,
     "plait.planners.tools.workflow.plan._node": 17,
     "plait.planners.tools.workflow.plan.apply_repair": 18,
-    "plait.policies.merge.splice.Splice.merge": 20,
+    "plait.policies.merge.values.Splice.merge": 20,
     "plait.policies.schedule.placement.Gang.place": 16,
     "plait.policies.schedule.order.Predictive.place": 17,
     "plait_research.policies.search.leaf_sampling.select_by_program": 21,

@@ -1,6 +1,6 @@
 from hypothesis import given, strategies as st
 
-from plait.machine.shared_sequence import Series
+from plait.machine.backlog import Series
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.lists(st.integers(), max_size=4)), max_size=20))

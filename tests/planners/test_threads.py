@@ -237,7 +237,7 @@ def test_a_table_with_a_broken_expression() -> None:
 
 
 def test_the_tables_join_is_what_splice_takes() -> None:
-    from plait.policies.merge.splice import Splice
+    from plait.policies.merge.values import Splice
 
     Splice.model_validate(load("countdown").join.model_dump(mode="json"))
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from plait.core.result import Failure
 from plait.core.view import Branch
 from plait.planners.threads.threads.dialects import load
-from plait.policies.merge.splice import Splice
+from plait.policies.merge.values import Splice
 from plait.tasks.plain import Plain
 from tests.planners.test_threads_dialects import run
 from tests.planners.token_worker import TokenWorker

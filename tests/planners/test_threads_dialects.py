@@ -442,7 +442,7 @@ def test_options_that_do_not_fit_the_dialect(options: dict[str, Any], said: str)
 
 @pytest.mark.parametrize("name", ["apr", "multiverse", "npr", "parallel-r1", "threadweaver", "threadweaver-conclusion"])
 def test_a_dialects_join_is_what_splice_takes(name: str) -> None:
-    from plait.policies.merge.splice import Splice
+    from plait.policies.merge.values import Splice
 
     table = load(name)
     Splice.model_validate(table.join.model_dump(mode="json"))

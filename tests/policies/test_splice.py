@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.states import State
-from plait.policies.merge.splice import Splice
+from plait.policies.merge.values import Splice
 from plait_bench.tasks.countdown import Countdown
 from tests.policies.branches import LETTERS, branch, branches, ended
 

@@ -15,8 +15,8 @@ from ..core.ops import ModelCall, Part, Ref, Text, Tokens, ToolCall
 from ..core.planning import derive, fraction
 from ..core.result import Failure, cancelled_failure
 from ..core.values import as_text, substitute
+from .backlog import Series, TalkHistory
 from .records import Node, Run
-from .shared_sequence import Series, TalkHistory
 
 
 def resolve(node: Node, tokens: int, known: int = 0, thoughts: int | None = None) -> ModelCall | ToolCall:

@@ -26,7 +26,7 @@ from ..core.result import Failure, Price, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, describe_move
 from ..core.task import Task
 from ..core.view import AttemptEnd, Branch, StepView
-from .backlog import Backlog
+from .backlog import Backlog, Series, TalkHistory
 from .run_statistics import (
     Checkpoint,
     DecodeSpeed,
@@ -42,7 +42,6 @@ from .run_statistics import (
     lane_of,
     template_keys,
 )
-from .shared_sequence import Series, TalkHistory
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from plait.core.result import Failure
 from plait.workers._shared import resources
 from plait.workers._shared.batch_streams import CallbackWorker, Inbox, Reporter, together
 from plait.workers._shared.prompt import Prompter
-from plait.workers.engine.vllm_process import environment
+from plait.workers.engine.core_process import environment
 
 GIB = 1 << 30
 

@@ -13,11 +13,11 @@ from plait.workers._shared import resources
 from plait.workers._shared.batch_streams import Reporter
 from plait.workers._shared.resources import identity
 from plait.workers.engine import Engine
+from plait.workers.engine.core_process import SPACES, RequestProgress, bound_spaces, prefill_field, seen
 from plait.workers.engine.engine_loader import arguments
 from plait.workers.engine.options import EngineOptions
 from plait.workers.engine.requests import EngineRequest
 from plait.workers.engine.vllm import Core
-from plait.workers.engine.vllm_process import SPACES, RequestProgress, bound_spaces, prefill_field, seen
 
 FIELDS = ("request_id", "new_token_ids", "new_logprobs", "prefill_stats")
 

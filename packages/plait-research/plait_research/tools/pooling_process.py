@@ -16,9 +16,9 @@ import threading
 from typing import Any, TextIO
 
 from plait.core.errors import EngineError
+from plait.workers.engine.core_process import first_line
 from plait.workers.engine.engine_loader import broken, load, prepare
 from plait.workers.engine.options import EngineOptions
-from plait.workers.engine.vllm_process import first_line
 
 Order = dict[str, Any]
 """`id`, `task` (`classify` or `token_classify`), `text`; `pair` (a second text) or `messages` or token `ids` in the

@@ -15,6 +15,7 @@ SHARED = {
     "posterior": "votes:Posterior",
     "scratchpad": "values:Scratchpad",
     "self-certainty": "votes:SelfCertainty",
+    "splice": "values:Splice",
     "stitch": "synthesis:Stitch",
     "synthesis": "synthesis:Synthesis",
     "synthesis-drafts": "synthesis:SynthesisDrafts",

@@ -1,5 +1,7 @@
-"""Merges that choose nothing: `collect`, `constant`, `observations`, `scratchpad`; `finish` reads a model's decision,
-`Action: Finish(answer)` or `Action: Replan(what is missing)`."""
+"""Merges that choose nothing: `collect`, `constant`, `observations`, `scratchpad`, and `splice`, the results of spawned
+threads as the text with which their parent continues; `finish` reads a model's decision, `Action: Finish(answer)` or
+`Action: Replan(what is missing)`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from plait.core.declarations import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
+from plait.core.ops import Text
+from plait.core.regex import expression
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -19,7 +23,7 @@ from plait.core.vocabulary import FreeText
 
 from .._ballots import strip_thoughts
 
-__all__ = ["Collect", "Constant", "FinishMarker", "Observations", "Scratchpad"]
+__all__ = ["Collect", "Constant", "FinishMarker", "Observations", "Scratchpad", "Splice"]
 
 
 class Collect(Merge):
@@ -241,3 +245,281 @@ def _read_object(text: str) -> tuple[str, str, str] | None:
             return None
     thought = rest.get("thought")
     return kind, response, thought if isinstance(thought, str) else ""
+
+
+# Merge `splice`: the results of spawned threads as the text with which their parent continues.
+#
+# The options contain all fixed text; a planner takes them from its dialect's table.
+
+
+_FIELD = re.compile(r"\{(item|answer|text|number|index)\}")
+_WORD = re.compile(r"\s*\S+")
+_EOS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<｜end▁of▁sentence｜>", "<eos>")
+
+Piece = str | dict[str, JsonValue]
+"""Text, or a thread's output with its token ids: `{"ids": […], "text": …}`."""
+
+
+class SplicePlace(Frozen):
+    """One entry of the block."""
+
+    item: str = ""
+    """The parent's name for this thread's item."""
+    branch: str | None = None
+    """The thread's branch. `None`: no thread ran, and the entry is written like that of an unsuccessful thread."""
+
+
+class Splice(Merge):
+    """Writes a block: `head`, the entries with `separator` between them, and `tail`. The value is this text, or a list
+    of pieces with `carry`.
+
+    Templates may hold `{item}`, `{answer}`, `{text}`, `{number}` (from 1) and `{index}` (from 0). An entry is written
+    from `hit` if its thread reached the goal, else from `none`.
+    """
+
+    places: Annotated[tuple[SplicePlace, ...], Free()] = Field(
+        default=(), description="The places in order. Empty: one for each branch, in the join's order."
+    )
+    head: FreeText = Field(default="", description="Text before the first part.")
+    hit: FreeText = Field(default="{text}", description="Entry of a thread that reached the goal.")
+    none: FreeText = Field(
+        default="",
+        description="Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong.",
+    )
+    separator: FreeText = Field(default="", description="Between the branches' texts in the answer.")
+    tail: FreeText = Field(default="", description="Text after the last part.")
+    goal: FreeText | None = Field(
+        default=None,
+        description="Regular expression that matches in the text of a thread that reached the goal; its group "
+        "`answer` is the result. Without it every thread that ends in a value counts as successful, and all are "
+        "waited for.",
+    )
+    check: bool = Field(
+        default=True,
+        description="Ask the task's verifier about each claim first; a thread with a wrong claim found nothing. A "
+        "claim that the task cannot judge stands. Needs `goal`.",
+    )
+    words: bool = Field(
+        default=False,
+        description="The text is words with single spaces between them, as a word-level tokenizer reads it.",
+    )
+    end: FreeText = Field(default="", description="The end of a thread's text if the thread ended by itself.")
+    pick: bool = Field(
+        default=False,
+        description="The value is the first `hit` entry alone, as the answer. Without any it is empty, or, with "
+        "`otherwise`, the text of the first thread that is done.",
+    )
+    otherwise: bool = Field(default=False, description="See `pick`.")
+    close: FreeText = Field(default="", description="Added to a thread's text that does not end so.")
+    carry: bool = Field(
+        default=False,
+        description='The value is a list of pieces: text, and the threads\' outputs with their token ids (`{"ids": '
+        '[…], "text": …}`), which the parent then reads exactly as they were generated. Not with `words` or '
+        "`{answer}`.",
+    )
+    most_tokens: Annotated[int | None, TokenCount()] = Field(
+        default=None,
+        description="Token limit of all branches together: with `carry` the longest ones lose their ends. Without "
+        "token ids a word counts as a token.",
+    )
+    claim_from: FreeText = Field(
+        default="",
+        description="With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text "
+        "counts.",
+    )
+    claim_item: FreeText = Field(
+        default="",
+        description="Regular expression of one step of a thread's claim; the task reads the steps joined by "
+        "`claim_separator`. Empty: the task reads the `hit` entry.",
+    )
+    claim_separator: FreeText = Field(default=" ; ", description="See `claim_item`.")
+
+    @field_validator("goal", "claim_item")
+    @classmethod
+    def _compiles(cls, value: str | None) -> str | None:
+        if value:
+            expression(value)
+        return value
+
+    def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
+        """Return the block; `winner` is the first thread that reached the goal."""
+        by_name = {branch.name: branch for branch in branches}
+        entries = self.places or tuple(SplicePlace(branch=branch.name) for branch in branches)
+        written: list[tuple[list[Piece], str | None]] = []
+        hits: list[str] = []
+        wrong = 0
+        most = self._share(branches)
+        for number, entry in enumerate(entries, 1):
+            branch = by_name.get(entry.branch) if entry.branch is not None else None
+            pieces, claim, refuted = self._successful_entry(entry, number, branch, task, most)
+            wrong += refuted
+            if pieces is not None and branch is not None:
+                hits.append(branch.name)
+            fields = {"item": entry.item, "number": str(number), "index": str(number - 1)}
+            written.append(([_fill(self.none, fields)], None) if pieces is None else (pieces, claim))
+        why = self._explain(branches, len(entries), hits, wrong)
+        if self.pick:
+            value = next((claim for _, claim in written if claim is not None), "")
+            if not value and self.otherwise:
+                value = next((branch.result.text for branch in branches if branch.done and branch.result), "")
+            return Verdict(value=value, why=why, winner=hits[0] if hits else None)
+        block: list[Piece] = [self.head]
+        for number, (pieces, _) in enumerate(written):
+            block += [self.separator, *pieces] if number else pieces
+        block = _merge_pieces([*block, self.tail])
+        winner = hits[0] if hits and self.goal is not None else None
+        value: JsonValue = [*block] if self.carry else "".join(map(_text, block))
+        return Verdict(value=value, why=why, winner=winner)
+
+    def _explain(self, branches: Sequence[Branch], entries: int, hits: Sequence[str], wrong: int) -> str:
+        """Return the number of threads that reached the goal, and the outcomes of the other threads."""
+        done = sum(branch.done for branch in branches)
+        why = f"{len(hits)} of {entries} threads reached the goal"
+        why += f" ({', '.join(hits)})" if hits else ""
+        why += f"; {wrong} claimed it wrongly" if wrong else ""
+        why += f"; {len(branches) - done} did not end in a value" if done < len(branches) else ""
+        return why + (f"; {entries - len(branches)} were not run" if entries > len(branches) else "")
+
+    def decided(self, branches: Sequence[Branch], outstanding: int, task: Task) -> bool:
+        """Return whether a thread reached the goal: the parent needs one successful thread, not all."""
+        if outstanding <= 0:
+            return True
+        if self.goal is None:
+            return False
+        items = {entry.branch: entry for entry in self.places}
+        return any(
+            self._successful_entry(items.get(branch.name, SplicePlace(branch=branch.name)), number, branch, task)[0]
+            is not None
+            for number, branch in enumerate(branches, 1)
+        )
+
+    def _successful_entry(
+        self, entry: SplicePlace, number: int, branch: Branch | None, task: Task, most: int | None = None
+    ) -> tuple[list[Piece] | None, str | None, bool]:
+        """Return a successful thread's entry and claim, or `None` for both, and whether the claim was refuted."""
+        # The partial output of a thread that was cut off counts only if the parent carries its token ids.
+        if branch is None or not (branch.done or (self.carry and branch.written)):
+            return None, None, False
+        fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
+        if self.goal is None:
+            pieces = self._truncate(branch, most)
+            if not self.carry:
+                text = _fill(self.hit, {**fields, "text": "".join(map(_text, pieces))})
+                return [text], text, False
+            before, _, after = self.hit.partition("{text}")
+            return [_fill(before, fields), *pieces, _fill(after, fields)], "", False
+        text = "".join(map(_text, self._truncate(branch)))
+        goal = expression(self.goal).search(text)
+        if goal is None:
+            return None, None, False
+        fields["answer"] = (goal.named.get("answer") or "").strip()
+        written = _fill(self.hit, {**fields, "text": text})
+        claim = self._claim(fields["answer"]) if self.claim_item else written
+        if self.check:
+            # A claim that the task cannot read is not an answer; a claim that it cannot judge (`None`) is accepted.
+            answer = task.extract(claim)
+            if answer is None or task.verify(answer) is False:
+                return None, None, True
+        return [written], claim, False
+
+    def _truncate(self, branch: Branch, most: int | None = None) -> list[Piece]:
+        """Return a thread's output, cut to `max_branches` tokens and closed."""
+        pieces = self._pieces(branch)
+        if most is not None and sum(map(_length, pieces)) > most:
+            pieces = _truncate_pieces(pieces, most)
+        if not self.end:
+            return pieces
+        pieces = _strip_eos(pieces, self.end)
+        return pieces if "".join(map(_text, pieces)).endswith(self.end) else [*pieces, self.close]
+
+    def _pieces(self, branch: Branch) -> list[Piece]:
+        if not self.carry:
+            return [" ".join(branch.text.split()) if self.words else branch.text]
+        if branch.written:
+            pieces = branch.written
+            return [piece.text if isinstance(piece, Text) else _piece(piece.ids, piece.text) for piece in pieces]
+        ids = branch.result.token_ids if branch.result is not None else ()
+        return [_piece(ids, branch.text)] if ids else [branch.text]
+
+    def _share(self, branches: Sequence[Branch]) -> int | None:
+        """Return the token limit of each of the longest threads: an equal share of the tokens that the shorter threads
+        leave of `most_tokens`. `None`: no limit."""
+        if self.most_tokens is None or not self.carry:
+            return None
+        lengths = sorted(
+            sum(map(_length, self._pieces(branch))) for branch in branches if branch.done or branch.written
+        )
+        left = self.most_tokens
+        for number, length in enumerate(lengths):
+            if length * (len(lengths) - number) > left:
+                return left // (len(lengths) - number)
+            left -= length
+        return None
+
+    def _claim(self, answer: str) -> str:
+        start = answer.rfind(self.claim_from) if self.claim_from else 0
+        steps = expression(self.claim_item).finditer(answer[max(0, start) :])
+        return self.claim_separator.join(step.text for step in steps)
+
+
+def _piece(ids: tuple[int, ...], text: str) -> Piece:
+    return {"ids": list(ids), "text": text}
+
+
+def _text(piece: Piece) -> str:
+    return piece if isinstance(piece, str) else str(piece.get("text", ""))
+
+
+def _length(piece: Piece) -> int:
+    """Return the number of a piece's tokens, or of its words if it has no ids."""
+    ids = piece.get("ids") if isinstance(piece, dict) else None
+    return len(ids) if isinstance(ids, list) else len(_text(piece).split())
+
+
+def _truncate_pieces(pieces: list[Piece], most: int) -> list[Piece]:
+    """Return the first `max_branches` tokens of pieces."""
+    out: list[Piece] = []
+    for piece in pieces:
+        length = _length(piece)
+        if length <= most:
+            out.append(piece)
+        elif most > 0:
+            ids = piece.get("ids") if isinstance(piece, dict) else None
+            if isinstance(ids, list):  # The text's cut is an estimate: people read it, the parent reads ids.
+                out.append({"ids": ids[:most], "text": _text(piece)[: len(_text(piece)) * most // length] + "…"})
+            else:
+                out.append("".join(_WORD.findall(_text(piece))[:most]))
+        most = max(0, most - length)
+    return out
+
+
+def _strip_eos(pieces: list[Piece], end: str) -> list[Piece]:
+    """Remove an end-of-text token: inside the parent's context it would end the parent's text."""
+    if not pieces:
+        return pieces
+    last = pieces[-1]
+    text = _text(last)
+    mark = next((mark_ for mark_ in _EOS if mark_ != end and text.endswith(mark_)), None)
+    if mark is None:
+        return pieces
+    bare = text.removesuffix(mark)
+    if isinstance(last, str):
+        return [*pieces[:-1], bare]
+    ids = last.get("ids")
+    return [*pieces[:-1], {"ids": ids[:-1] if isinstance(ids, list) else [], "text": bare}]
+
+
+def _merge_pieces(pieces: Sequence[Piece]) -> list[Piece]:
+    """Join neighbouring texts, since each text is tokenised separately, and drop empty pieces."""
+    out: list[Piece] = []
+    for piece in pieces:
+        if isinstance(piece, str) and out and isinstance(out[-1], str):
+            out[-1] += piece
+        elif piece if isinstance(piece, str) else piece.get("ids"):
+            out.append(piece)
+    return out
+
+
+def _fill(template: str, fields: dict[str, str]) -> str:
+    """Fill the fields of a template; other braces stay unchanged."""
+    return _FIELD.sub(lambda field: fields.get(field[1], ""), template)

@@ -21,6 +21,7 @@ from plait.core.view import Branch
 from plait.core.vocabulary import Count, FreeText
 
 from .._ballots import (
+    AnswerPosterior as Chances,
     Ballot,
     Class,
     OpenVote,
@@ -40,9 +41,9 @@ from .._ballots import (
     percentile,
     read_roll,
     top_two,
+    vote_confidence,
     weigh_votes,
 )
-from .._posterior import AnswerPosterior as Chances, vote_confidence
 from ._grouping import Grouping, Groups
 from ._model_merge import unique_name
 

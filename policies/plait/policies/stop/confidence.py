@@ -16,8 +16,7 @@ from plait.core.lengths import beta_mean, branches_needed, semantic_entropy
 from plait.core.task import Task
 from plait.core.view import Branch
 
-from .._ballots import Signal, confidence_signal, read_truth
-from .._posterior import AnswerPosterior, vote_confidence
+from .._ballots import AnswerPosterior, Signal, confidence_signal, read_truth, vote_confidence
 from .._stopping import Poll, StopRule
 
 __all__ = ["CGES", "Confident", "Saturation", "SemanticEntropy"]

@@ -27,13 +27,13 @@ from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
 from .._shared.kv_events import KvEvents
 from .._shared.options import takes
 from .._shared.prompt import PromptIds, is_long, prompt_key, rendered
+from .core_process import first_line
 from .engine_loader import broken
 from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
 from .socket_folder import SocketFolder
 from .vllm import REPORTS, Core, events_address
-from .vllm_process import first_line
 
 __all__ = ["Engine"]
 

@@ -11,10 +11,9 @@ from plait.core.errors import EngineError
 
 from .._shared import resources
 from .._shared.arithmetic_codes import PROCESSOR
-from .core_process import CoreProcess, fix_attention
+from .core_process import INSTALL, CoreProcess, environment, explain, first_line, fix_attention
 from .options import EngineOptions
 from .sampling_parameters import engine_arguments, lora_rank
-from .vllm_process import INSTALL, environment, explain, first_line
 
 
 def broken(error: BaseException, model: str) -> EngineError:

@@ -24,12 +24,21 @@ from .._shared.batch_streams import Reporter, TokenBatch
 from .._shared.confidence import ConfidenceTrace, measure
 from .._shared.function_calls import forced
 from .._shared.prompt import CLOSE, OPEN, Prompter, most, rendered, thinks
-from .core_process import COUNTERS, CoreProcess
+from .core_process import (
+    COUNTERS,
+    CoreProcess,
+    RequestProgress,
+    count_forms,
+    first_line,
+    measure_cache,
+    pack_head,
+    prefill_field,
+    seen,
+)
 from .engine_loader import has_own_process, load, prepare
 from .options import EngineOptions
 from .requests import EngineOutputs, EngineRequest, ended, take_up
 from .sampling_parameters import EXTRA, Abilities, settled
-from .vllm_process import RequestProgress, count_forms, first_line, measure_cache, pack_head, prefill_field, seen
 
 log = logging.getLogger("plait.engine")
 
