@@ -18,7 +18,7 @@ from plait.core import vocabulary
 from plait.core.call_config import CallConfig
 from plait.core.errors import FieldError, PlaitError
 from plait.core.ops import Plugin
-from plait.core.renamed import PLUGINS
+from plait.core.renamed import tables
 from plait.runtime.plugins.loader import PluginKind, Plugins
 from plait_research.planners.teams import Debate
 
@@ -120,7 +120,8 @@ def test_options_of_workers_have_one_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "old", "new"), [(plugin, *names) for plugin, table in PLUGINS.items() for names in table.items()]
+    ("plugin", "old", "new"),
+    [(plugin, *names) for plugin, table in tables()["plugins"].items() for names in table.items()],
 )
 def test_an_old_name_is_taken_with_a_warning(plugin: str, old: str, new: str) -> None:
     kind, name = plugin.split()

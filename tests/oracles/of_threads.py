@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from plait.planners.threads.threads.dialects import load
-from plait_research.planners.lines import ThinkSummarize
+from plait_research.planners.think_summarize import ThinkSummarize
 from tests.oracles.harness import Oracle, take
 from tests.planners.test_threads_dialects import ASK, run
 from tests.planners.token_worker import TokenWorker

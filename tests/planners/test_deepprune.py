@@ -14,7 +14,7 @@ from plait.core.events import Job
 from plait.core.request import Request
 from plait.core.result import Failure
 from plait.workers.scripted import Reply, Scripted
-from plait_research.planners.lines import DeepPrune
+from plait_research.planners.deepprune import DeepPrune
 from tests.planners.driving import Outcome, drive
 
 TASK = "q"

@@ -17,8 +17,8 @@ from plait.planners.votes.sample import Sample, Single
 from plait.tasks.plain import Plain
 from plait.workers.scripted import Reply
 from plait_bench.tasks.countdown import Countdown
-from plait_research.planners.lines import ThinkSummarize
 from plait_research.planners.skeleton_graph import SkeletonGraph
+from plait_research.planners.think_summarize import ThinkSummarize
 from tests.planners.scripted_runs import ask, made
 
 

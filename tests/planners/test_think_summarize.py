@@ -11,7 +11,7 @@ from plait.core.plan import Plan
 from plait.core.result import Result
 from plait.planners._shared.drafts import Draft, format_histogram, rank_drafts, read_drafts, render_block
 from plait.workers.scripted import Reply
-from plait_research.planners.lines import ThinkSummarize
+from plait_research.planners.think_summarize import ThinkSummarize
 from tests.planners.scripted_runs import ask, brief, checked, made, named, prompt, states
 
 SYNTHESIS = "Several attempts at this"

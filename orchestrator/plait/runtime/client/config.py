@@ -193,9 +193,9 @@ def _from_environment() -> _Source:
         key = variable.upper().removeprefix(PREFIX).lower()
         if not variable.upper().startswith(PREFIX) or key in _OTHERS or key in Config.model_fields:
             continue
-        from ...core.renamed import WORDS
+        from ...core.renamed import tables
 
-        if key in WORDS and any(new in Config.model_fields for new in WORDS[key]):
+        if any(new in Config.model_fields for new in tables()["words"].get(key, ())):
             old[key] = os.environ[variable]
         elif not _KUBERNETES.fullmatch(variable.upper()):
             near = did_you_mean(key, Config.model_fields)

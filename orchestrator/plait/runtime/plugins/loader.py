@@ -465,10 +465,10 @@ def _under_new_names(
     """Return a plugin's options under the names that there are now, with a warning of each old one."""
     if options.keys() <= set(takes):
         return dict(options)
-    from ...core.renamed import PLUGINS, current  # for options under old names only
+    from ...core.renamed import current, tables  # for options under old names only
 
     key = f"{kind} {name.replace('_', '-')}"
-    return current(options, takes, key, PLUGINS.get(key))
+    return current(options, takes, key, tables()["plugins"].get(key))
 
 
 def _bad_options(kind: PluginKind, name: str, cls: type, error: ValidationError) -> PluginError:

@@ -1,15 +1,18 @@
 """Dialects of spawn and join: the syntax in which a trained model spawns threads and reads their results.
 
-A dialect is a table (`Dialect`) in its own file, exported as `DIALECT`. A subclass in that file has methods for rules
-that a table cannot express, such as the rules of a game.
+A dialect is a table (`Dialect`): the published ones without code are in `published.toml`. One with rules that a table
+cannot express, such as the rules of a game, is a subclass in a file of its own, exported as `DIALECT`.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, field_validator
@@ -254,6 +257,7 @@ def load(name: str) -> Dialect:
     return _tables().get(hyphened) or importlib.import_module(f".{hyphened}", __name__).DIALECT
 
 
+@functools.cache
 def _tables() -> dict[str, Dialect]:
-    # Imported here, since the dialects import this module's classes.
-    return importlib.import_module(".tables", __name__).TABLES
+    tables = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    return {name: Dialect.model_validate(table) for name, table in tables.items()}
