@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .runtime.client.answer import Answer, ApprovalRequested, RunEnded, RunEvent, StepEvent, TextDelta
     from .runtime.client.client import AsyncOrchestrator
     from .runtime.client.config import Config
+    from .runtime.client.single_run import arun, run
     from .runtime.client.sync import Orchestrator
 
 __path__ = extend_path(__path__, __name__)  # a checkout holds the package in four roots, an install in one folder
@@ -65,6 +66,8 @@ __all__ = [
     "Verdict",
     "Worker",
     "__version__",
+    "arun",
+    "run",
     "tool",
 ]
 
@@ -87,6 +90,7 @@ _NAMES = {
     ".runtime.client.answer": ("Answer", "RunEnded", "ApprovalRequested", "RunEvent", "StepEvent", "TextDelta"),
     ".runtime.client.client": ("AsyncOrchestrator",),
     ".runtime.client.config": ("Config",),
+    ".runtime.client.single_run": ("arun", "run"),
     ".runtime.client.sync": ("Orchestrator",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
