@@ -41,7 +41,7 @@ def current(
 
     Args:
         given: fields, some perhaps under old names. takes: the current names. subject: subject of the warning; empty
-        for recorded data, which causes no warning. own: old to new names of this one plugin, which go before the words of all.
+        for recorded data, which causes no warning. own: names of this one plugin, which go before those of all.
     """
     fields: dict[str, T] = {}
     for name, value in given.items():
