@@ -11,7 +11,7 @@ from plait import Orchestrator
 from plait.workers.scripted import Reply, Scripted
 
 MODEL = [
-    Reply(when="Question: How does a plant live", text="A"),
+    Reply(when=r"plant live\?\n\nDo not answer yet. Sort", text="A"),
     Reply(when="Reply with one letter", text="C"),
     Reply(when="Write only the skeleton", text="1. Roots drink\n2. Stem carries\n3. Leaves eat light"),
     Reply(when="Write point 1 ", text="They take up water and salts from the soil.", tokens_per_second=40),

@@ -118,6 +118,7 @@ def test_every_library_that_is_imported_is_required() -> None:
     }
     optional = {normalised(name) for each in extras.values() for name in each} | {"torch"}  # an engine's
     optional |= {normalised(name) for project in projects.values() for name in project["dependencies"]}
+    optional |= {"pytest"}  # imports plait's fixtures itself
     optional |= {"opentelemetry"}  # one name for several distributions
     optional |= {"ag-ui", "pydantic-ai"}  # of ag-ui-protocol and pydantic-ai-slim, which are not installed here
     optional |= {"bfcl-eval"}  # pins what others need newer, so that it is no extra: installed without its dependencies

@@ -20,7 +20,7 @@ def test_a_word_stands_once_and_its_class_is_public() -> None:
 
 
 def test_old_names_are_those_that_still_work() -> None:
-    classes, names = tables()["classes"], tables()["words"]
+    classes, names = tables().classes, tables().words
     for row in words():
         for old in row.get("was", ()):
             assert classes.get(old) == row.get("code") if old in classes else old in names, f"{old} of {row['word']}"

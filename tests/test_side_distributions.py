@@ -49,7 +49,7 @@ def test_the_extra_of_each_distribution_installs_it() -> None:
 def test_a_side_distribution_has_plaits_version_and_requires_it(root: str) -> None:
     project = PROJECTS[root]
     assert project["version"] == plait.__version__
-    assert f"plait=={plait.__version__}" in project["dependencies"]
+    assert {f"plait=={plait.__version__}", f"plait[regex]=={plait.__version__}"} & {*project["dependencies"]}
     assert (ROOT / root / project["name"].replace("-", "_") / "py.typed").is_file()
     about = importlib.metadata.distribution(project["name"])
     assert about.version == plait.__version__, "not installed: run `make setup`"

@@ -121,7 +121,7 @@ def test_options_of_workers_have_one_type() -> None:
 
 @pytest.mark.parametrize(
     ("plugin", "old", "new"),
-    [(plugin, *names) for plugin, table in tables()["plugins"].items() for names in table.items()],
+    [(plugin, *names) for plugin, table in tables().plugins.items() for names in table.items()],
 )
 def test_an_old_name_is_taken_with_a_warning(plugin: str, old: str, new: str) -> None:
     kind, name = plugin.split()

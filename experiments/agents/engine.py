@@ -21,8 +21,8 @@ from plait.core.flow import Answerable, Flow
 from plait.core.ops import Plugin
 from plait.workers.engine import Engine
 
+from .._tools.model import widened
 from .._tools.prompts import words
-from ..four_engines.run import widened
 
 AGENTS, TURNS, HEADER, OWN, READ, WRITE, TOOL_S = 12, 8, 64, 64, 40, 10, 0.2
 CACHE_BYTES = 8_500_000

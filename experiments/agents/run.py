@@ -1,4 +1,4 @@
-"""Recorded coding agents on few engines: what does each policy compute, and how far is it from the best? Simulated.
+"""Recorded coding agents on few engines: what does each policy compute beside the best? Simulated.
 
 Sessions and conversations that others recorded share engines whose prefix cache may not hold the contexts of all.
 Compared: every policy that orders, places or admits calls, at most k sessions at a time, and Bélády's bound.

@@ -3,6 +3,8 @@
 python experiments/compaction/peers.py
 """
 
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import json

@@ -76,7 +76,7 @@ def main() -> None:
         worker = Reader(limit)
         with Orchestrator(workers=[worker], tools=[read], journal="off") as plait:
             answer = plait.run(QUESTION, planner=React(rounds=2 * PAGES, compaction=compaction))
-        rows.append(worker.meter.row(what, answer.answer))
+        rows.append(worker.meter.row(what, answer.text))
         print(json.dumps(rows[-1]), flush=True)
     DATA.mkdir(exist_ok=True)
     (DATA / "plait.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

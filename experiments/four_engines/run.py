@@ -19,14 +19,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import math
 import random
 import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,11 +33,11 @@ import psutil
 
 from plait import AsyncOrchestrator, Config, Join, ModelCall, Plan, Sampling, Step
 from plait.core.ops import Plugin
-from plait.runtime.client.config import BUNDLED_MODEL
 from plait.workers._shared.resources import usable_cores
 from plait.workers.ray import pool
 
 from .._tools.measure import interleave, spread
+from .._tools.model import widened
 from .._tools.prompts import BYTES_A_TOKEN, unique, words
 
 ENGINES, SLOTS, CACHE, BLOCK = 4, 32, 16_000, 32
@@ -68,18 +66,6 @@ class Measurement:
     def rate(self) -> float:
         """Tokens generated a second."""
         return self.generated / self.seconds
-
-
-@contextlib.contextmanager
-def widened(tokens: int = 4096) -> Iterator[Path]:
-    """Yield a folder with the bundled model, its context widened."""
-    with tempfile.TemporaryDirectory() as folder:
-        for file in Path(BUNDLED_MODEL).iterdir():
-            if file.name != "config.json":
-                (Path(folder) / file.name).symlink_to(file)
-        config = json.loads((Path(BUNDLED_MODEL) / "config.json").read_text())
-        (Path(folder) / "config.json").write_text(json.dumps(config | {"max_position_embeddings": tokens}))
-        yield Path(folder)
 
 
 def prompts(headers: int, rng: random.Random) -> list[str]:

@@ -169,7 +169,8 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, t
     for seed in both:
         mine, theirs = ([row["solved"] for row in of[seed]["rows"]] for of in (one, other))
         n = min(len(mine), len(theirs))
-        out[seed] = tuple(difference(mine[:n], theirs[:n]))
+        middle, low, high = difference(mine[:n], theirs[:n])
+        out[seed] = (middle, low, high)
         each.append([float(a) - float(b) for a, b in zip(mine[:n], theirs[:n], strict=True)])
     if len(both) > 1:
         n = min(map(len, each))

@@ -300,9 +300,9 @@ def main() -> None:
             crowd(kept, clients, options.rounds)
     if wanted("memory"):
         memory(kept, options.requests)
-    found = {name: given.rows(file, "rows" if name == "open" else f"rows-{name}") for name, file in files.items()}
+    found = {name: given.rows(file, "rows" if name == "open" else f"situation-{name}") for name, file in files.items()}
     with_keys = {name: rows for name, rows in found.items() if name != "open" and rows.lines}
     for name, rows in with_keys.items():
-        pack(rows, given.out / "data" / f"rows-{name}.jsonl.gz")
+        pack(rows, given.out / "data" / f"situation-{name}.jsonl.gz")
     page = page_of(found["open"].lines, {name: rows.lines for name, rows in with_keys.items()})
     print(given.write(page, found["open"]))

@@ -16,7 +16,7 @@ def test_eval_grades_programs_in_the_sandbox(plait: Plait, tmp_path: Path) -> No
     problems.write_text(json.dumps({"text": TEXT, "want": CASES}) + "\n")
     program = "```python\ndef larger(a, b):\n    return a if a > b else b\n```"
     script.write_text(json.dumps({"replies": [{"text": program}]}))
-    words = ["eval", "code", "--problems", str(problems), "--worker", "scripted", "--script", str(script)]
+    words = ["eval", str(problems), "--task", "code", "--worker", "scripted", "--script", str(script)]
     done = plait(*words, "--planner", "sample:n=1", "--environment", "code:sandbox=process", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["solved"] == 1
@@ -25,7 +25,7 @@ def test_eval_grades_programs_in_the_sandbox(plait: Plait, tmp_path: Path) -> No
 def test_eval_draws_bash_sql_problems(plait: Plait, tmp_path: Path) -> None:
     script = tmp_path / "s.json"
     script.write_text(json.dumps({"replies": [{"text": "done"}]}))
-    words = ["eval", "bash-sql", "--count", "2", "--worker", "scripted", "--script", str(script), "--planner", "react"]
+    words = ["eval", "bash-sql", "--limit", "2", "--worker", "scripted", "--script", str(script), "--planner", "react"]
     done = plait(*words, "--environment", "bash-sql:sandbox=process", "--json")
     assert done.code == 0, done.err
     assert (json.loads(done.out)["n"], json.loads(done.out)["solved"]) == (2, 0)

@@ -54,7 +54,7 @@ def test_an_evaluation_keeps_what_is_done(process, script, tmp_path):
     replies = script({"text": "<none>", "times": 3}, {"text": "never", "delay": 600})
     answers = tmp_path / "answers.jsonl"
     running = process(
-        "eval", "countdown", "--count", 40, "--concurrency", 2, "--script", replies, "--answers", answers,
+        "eval", "countdown", "--limit", 40, "--concurrency", 2, "--script", replies, "--out", answers,
         "--json", "--journal", tmp_path / "j.db",
     )  # fmt: skip
     assert running.stderr is not None

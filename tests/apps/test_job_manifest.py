@@ -52,14 +52,15 @@ def test_without_a_claim_the_command_stands_as_it_is(plait: Plait) -> None:
     [
         ((), "no command"),
         (("--name", "A b", "--", "run", "x"), "'A b' is not a name"),
-        (("--cluster", "memory=16 GB", "--", "run", "x"), "memory='16 GB' is invalid"),
-        (("--cluster", "clam=data", "--", "run", "x"), "did you mean 'claim'"),
+        (("--cluster", "image=plait:1,memory=16 GB", "--", "run", "x"), "memory='16 GB' is invalid"),
+        (("--cluster", "image=plait:1,clam=data", "--", "run", "x"), "did you mean 'claim'"),
         (("--", "repl"), "is no job"),
         (("--", "run", "--nope"), "--nope"),
     ],
 )
 def test_what_makes_no_sense_is_refused(plait: Plait, words: tuple[str, ...], part: str) -> None:
-    done = plait("job", "manifest", "--image", "plait:1", *words)
+    cluster = () if "--cluster" in words else ("--cluster", "image=plait:1")
+    done = plait("job", "manifest", *cluster, *words)
     assert done.code == 2 and part in done.err and not done.out
 
 
@@ -76,8 +77,8 @@ types declare them. No package registry has the resource definition itself."""
 
 
 def test_the_fields_of_a_ray_job_are_those_that_kuberay_declares(plait: Plait) -> None:
-    words = ("--cluster", "workers=2,retries=1", "--seconds", "9", "--", "run", "x")
-    done = plait("job", "manifest", "--image", "plait:1", *words)
+    words = ("--cluster", "image=plait:1,workers=2,retries=1", "--seconds", "9", "--", "run", "x")
+    done = plait("job", "manifest", *words)
     spec = yaml.safe_load(done.out)["spec"]
     cluster = spec["rayClusterSpec"]
     head = cluster["headGroupSpec"]

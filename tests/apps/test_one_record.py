@@ -102,7 +102,9 @@ def test_a_pipe_gets_a_models_text_as_it_is(plait, script):
     assert "a\x9b31mb" in done.out
 
 
-@pytest.mark.parametrize(("words", "name"), [(["runs", "view"], "x.html"), (["runs", "trace"], "x.json")])
+@pytest.mark.parametrize(
+    ("words", "name"), [(["runs", "view"], "x.html"), (["runs", "view", "--format", "chrome"], "x.json")]
+)
 def test_files_with_prompts_are_their_owners_alone(stopped, plait, words, name):
     assert plait(*words, "j.sqlite", "--out", name).code == 0
     assert Path(name).stat().st_mode & 0o777 == 0o600

@@ -46,11 +46,11 @@ LINES = {
     # command lines
     "rnu x": "run", "runs shwo": "show", "learn strategis": "strategies",
     "doctor --quik": "--quick", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
-    "run q --plannr single": "--planner", f"run q --set thinking=onn {SCRIPT}": "on", "names planer": "planner",
+    "run q --plannr single": "--planner", f"run q --set thinking=onn {SCRIPT}": "on", "plugins planer": "planner",
     "runs list --status don": "done", "runs export --format txt": "text", "runs view --format chrom": "chrome",
     "runs export --out x --select by=critcal": "critical", "model get smolm2": "smollm2",
     f"batch rows.jsonl --out o.jsonl --order prefx {SCRIPT}": "prefix",
-    f"learn rollouts rows.jsonl --out o.jsonl --reward verifed {SCRIPT}": "verified",
+    f"learn rollouts rows.jsonl --out o.jsonl --collect reward=verifed {SCRIPT}": "verified",
     # plugins, their options and their values
     f"run q --planner smaple {SCRIPT}": "sample", f"run q --policy consensu {SCRIPT}": "consensus",
     f"run q --planner sample --merge best-off {SCRIPT}": "best-of", f"run q --task countdwn {SCRIPT}": "countdown",
@@ -75,14 +75,14 @@ LINES = {
     "run q --script ss.json": "s.json", "run q --script field.json": "text",
     f"run q --tools tols.py {SCRIPT}": "tools.py",
     f"run q --planner my_onw.py:Twice {SCRIPT}": "my_own.py", f"run q --planner my_own.py:Twcie {SCRIPT}": "Twice",
-    f"run q --config kee.toml {SCRIPT}": "key.toml", f"try row.jsonl {SCRIPT}": "rows.jsonl",
-    f"batch row.jsonl --out o.jsonl {SCRIPT}": "rows.jsonl", f"eval plain --problems row.csv {SCRIPT}": "rows.csv",
-    f"eval row.jsonl {SCRIPT}": "rows.jsonl", f"try rows.csv --text qestion {SCRIPT}": "question",
+    f"run q --config kee.toml {SCRIPT}": "key.toml", f"eval row.jsonl --quick {SCRIPT}": "rows.jsonl",
+    f"batch row.jsonl --out o.jsonl {SCRIPT}": "rows.jsonl", f"eval row.csv --task plain {SCRIPT}": "rows.csv",
+    f"eval row.jsonl {SCRIPT}": "rows.jsonl", f"eval rows.csv --quick --text qestion {SCRIPT}": "question",
     f"batch rows.jsonl --out o.jsonl --text qestion {SCRIPT}": "question",
     f"batch rows.csv --out o.jsonl --text qestion {SCRIPT}": "question",
     f"batch rows.jsonl --out o.jsonl --text question {SCRIPT}": "planner",
-    f"eval plain --problems rows.jsonl --text qestion {SCRIPT}": "question",
-    f"eval plain --problems rows.jsonl --text question --want anwser {SCRIPT}": "answer",
+    f"eval rows.jsonl --task plain --text qestion {SCRIPT}": "question",
+    f"eval rows.jsonl --task plain --text question --want anwser {SCRIPT}": "answer",
 }  # fmt: skip
 
 

@@ -36,13 +36,6 @@ def test_an_unknown_dialect_is_named_with_those_there_are(plait, script):
     assert done.code == 2 and "klingon" in done.err and "threadweaver" in done.err
 
 
-def test_the_old_flag_is_an_option_of_the_planner(plait):
-    words = ("plan", "25 6 3 4 -> 39", "--json")
-    done = plait(*words, "--dialect", "apr")
-    assert "write `--planner threads:dialect=apr`" in done.err
-    assert done.json["plan"] == plait(*words, "--planner", "threads:dialect=apr").json["plan"]
-
-
 def test_the_plan_of_a_dialect(plait):
     first = plait("plan", "25 6 3 4 -> 39", "--planner", "threads:dialect=apr", "--json").json["plan"]["steps"][0]
     assert first["op"]["prompt"][0]["text"].startswith("Moving to Node #0\nCurrent State: 39:[25, 6, 3, 4]")

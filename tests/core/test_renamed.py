@@ -24,7 +24,7 @@ from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait_server.settings import Tenant
 
-CLASSES, WORDS = tables()["classes"], tables()["words"]
+CLASSES, WORDS = tables().classes, tables().words
 PUBLIC = [(module, old, new) for module in (plait, plait.core)
           for old, new in CLASSES.items() if new in module.__all__]  # fmt: skip
 

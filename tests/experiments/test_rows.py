@@ -22,8 +22,9 @@ FOLDER = Path(__file__).parents[2] / "experiments"
 PACKED = {
     path: path.with_name("README.md" if path.name == "rows.jsonl.gz" else path.name.replace(".jsonl.gz", ".md"))
     for path in sorted(FOLDER.glob("*/data/*.jsonl.gz"))
-    if kept_in(Path("none"), path).made_on
+    if kept_in(Path("none"), path).made_on and "situation" not in path.name
 }
+"""Pages of rows; the rows of further situations (`situation-NAME`) stand in the page of the first."""
 PAGES = {path: path.parent.parent / page.name for path, page in PACKED.items()}
 """Pages by their rows."""
 REMARKS = sorted(FOLDER.glob("*/data/*remarks.md"))

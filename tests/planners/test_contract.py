@@ -194,9 +194,9 @@ def test_a_dialect_says_where_it_is_from_its_defaults_and_what_differs(name: str
     folder = ROOT / "planners/plait/planners/threads/threads/dialects"
     if (file := folder / f"{name}.py").exists():
         doc = " ".join(file.read_text().split('"""')[1].split())
-    else:  # a table: the text after it
-        table = (folder / "tables.py").read_text().partition(f"\n{name.replace('-', '_').upper()} = ")[2]
-        doc = " ".join(table.split('"""')[1].split())
+    else:  # a table: the comment before it
+        comment = (folder / "published.toml").read_text().partition(f"\n[{name}]\n")[0].rpartition("\n\n")[2]
+        doc = " ".join(comment.replace("#", " ").split())
     assert name == "countdown" or re.search(r"arXiv \d{4}\.\d{5}", doc)
     assert name == "countdown" or re.search(r"\bdefaults\b", doc, re.IGNORECASE)
     assert name == "countdown" or re.search(r"\bdiffer", doc, re.IGNORECASE)

@@ -139,7 +139,7 @@ def check(number: int, sound: Path, folder: Path, ids: list[str]) -> None:
         ["runs", "list", "--from", bad],
         ["runs", "show", run, "--from", bad],
         ["runs", "view", bad, "--run", run, "--out", folder / "page.html", "--no-open"],
-        ["runs", "trace", bad, "--run", run, "--format", "json", "--out", folder / "trace.json"],
+        ["runs", "view", run, "--from", bad, "--format", "json", "--out", folder / "trace.json"],
         ["runs", "replay", bad],
         ["runs", "resume", run, "--from", bad, "--script", script],
         ["runs", "list", "--from", folder],

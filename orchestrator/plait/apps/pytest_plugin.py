@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from plait.core.interfaces import Worker
-from plait.runtime.driver.result_cache import CachingWorker, ResultCache
-from plait.runtime.driver.worker_proxy import WorkerProxy
-from plait.runtime.plugins.loader import Plugins
+from ..core.interfaces import Worker
+from ..runtime.driver.result_cache import CachingWorker, ResultCache
+from ..runtime.driver.worker_proxy import WorkerProxy
+from ..runtime.plugins.loader import Plugins
 
 RECORD = "--plait-record"
 

@@ -6,18 +6,26 @@ import functools
 import tomllib
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from importlib import resources
+from typing import NamedTuple, ParamSpec, TypeVar
 
 REMOVED_IN = "0.3"
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class OldNames(NamedTuple):
+    """The tables of `renamed.toml`: old to new names."""
+
+    classes: dict[str, str]
+    words: dict[str, list[str]]
+    plugins: dict[str, dict[str, str]]
+
+
 @functools.cache
-def tables() -> dict[str, Any]:
-    """Return the old names by kind, as `renamed.toml` has them."""
-    return tomllib.loads(Path(__file__).with_name("renamed.toml").read_text(encoding="utf-8"))
+def tables() -> OldNames:
+    """Return the old names."""
+    return OldNames(**tomllib.loads(resources.files("plait.core").joinpath("renamed.toml").read_text("utf-8")))
 
 
 def warn(old: str, new: str, depth: int = 3) -> None:
@@ -28,7 +36,7 @@ def warn(old: str, new: str, depth: int = 3) -> None:
 
 def class_name(module: str, name: str) -> str | None:
     """Return the new name of a class, with a warning; `None` for a name that has not changed."""
-    new = tables()["classes"].get(name)
+    new = tables().classes.get(name)
     if new is not None:
         warn(f"{module}.{name}", f"{module}.{new}", 4)
     return new
@@ -47,9 +55,7 @@ def current(
     for name, value in given.items():
         new = name
         if name not in takes:
-            new = (own or {}).get(name) or next(
-                (word for word in tables()["words"].get(name, ()) if word in takes), name
-            )
+            new = (own or {}).get(name) or next((word for word in tables().words.get(name, ()) if word in takes), name)
         if new != name and new in given:
             new = name  # both names are given: the old name is rejected as unknown
         if new != name and subject:

@@ -111,8 +111,10 @@ class TokenRequests:
         service, upstreams, seconds = self._service, self._upstreams(strategy.model), self._service.limits(user).seconds
         if not upstreams:
             raise unsupported("model", "this address needs an upstream with the model (`plait serve --upstream`)")
-        if any(isinstance(message.get("content"), list) for message in fields.get("messages") or ()):
-            raise unsupported("messages", "answers with tokens are for plain texts: give `content` as a string")
+        messages = fields.get("messages") or []
+        texts = isinstance(messages, list) and all(isinstance(each, dict) for each in messages)
+        if not texts or any(isinstance(each.get("content"), list) for each in messages):
+            raise unsupported("messages", "answers with tokens are for messages whose `content` is a string")
         service.check_places(user)
         await service.count_request(user)
         worker = random.choice(upstreams)

@@ -189,7 +189,7 @@ def test_settings_are_shown_and_changed(talk):
         ("/load nowhere.json", "cannot be read"),
         ("/history x", "no number"),
         ("/brnches", "did you mean 'branches'"),
-        ("/p", "/plan, /prune, /pause, /planner, /policy"),
+        ("/p", "/planner, /policy, /plan, /prune, /pause"),
         ("/help nothing", "no command /nothing"),
         ("/run", "nothing has been asked yet"),
     ],

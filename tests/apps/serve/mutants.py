@@ -54,6 +54,8 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"model": "q", "input": "hi", "tools": [{"type": "function", "name": "look", "parameters": PARAMETERS}]},
     ],
     "/v1/responses/input_tokens": [{"model": "q", "input": "hi"}],
+    "/tokenize": [{"model": "q", "prompt": "once"}, {"model": "q", "messages": [USER]}],
+    "/detokenize": [{"model": "q", "tokens": [1, 2, 3]}],
     "/v1/messages": [
         {"model": "q", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "system": "Be short."},
         {"model": "q", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}], "max_tokens": 20,

@@ -181,7 +181,7 @@ async def test_unknown_cancels_are_ignored(engine: Engine) -> None:
 
 async def test_a_prompt_too_long_says_so(engine: Engine) -> None:
     (end,) = await everything(engine, job(words(0, 600)))
-    assert isinstance(end, Failure) and end.kind == "Rejected" and not end.retryable
+    assert isinstance(end, Failure) and end.kind == "ContextOverflow" and not end.retryable
     assert "600 tokens" in end.message and "512" in end.message
 
 

@@ -195,7 +195,7 @@ def _from_environment() -> _Source:
             continue
         from ...core.renamed import tables
 
-        if any(new in Config.model_fields for new in tables()["words"].get(key, ())):
+        if any(new in Config.model_fields for new in tables().words.get(key, ())):
             old[key] = os.environ[variable]
         elif not _KUBERNETES.fullmatch(variable.upper()):
             near = did_you_mean(key, Config.model_fields)

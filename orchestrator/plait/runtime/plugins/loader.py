@@ -468,7 +468,7 @@ def _under_new_names(
     from ...core.renamed import current, tables  # for options under old names only
 
     key = f"{kind} {name.replace('_', '-')}"
-    return current(options, takes, key, tables()["plugins"].get(key))
+    return current(options, takes, key, tables().plugins.get(key))
 
 
 def _bad_options(kind: PluginKind, name: str, cls: type, error: ValidationError) -> PluginError:

@@ -113,6 +113,8 @@ class Compactor:
     """Tokens of the context after the last turn, as reported."""
     characters: int = 0
     """Characters of the same context."""
+    counted: tuple[int, Message | None, int] = (0, None, 0)
+    """Number of messages counted last, the last of them, and their characters."""
 
     def __post_init__(self) -> None:
         last = max((place for place, message in enumerate(self.head) if message.role == "user"), default=-1)
@@ -126,24 +128,35 @@ class Compactor:
 
     def tokens(self, *messages: Iterable[Message]) -> int:
         """Return the estimated tokens of messages, at the rate of the last context that the model reported."""
-        known = self.used and self.characters
-        rate = self.used / self.characters if known else TOKENS_PER_CHARACTER
-        return math.ceil(rate * sum(map(_characters, messages)))
+        return self._estimate(sum(map(_characters, messages)))
 
-    def note_usage(self, used: int, talk: Sequence[Message]) -> None:
-        """Record the tokens of a context (0: unknown) whose messages, without the system text, are `talk`."""
+    def _estimate(self, characters: int) -> int:
+        known = self.used and self.characters
+        return math.ceil((self.used / self.characters if known else TOKENS_PER_CHARACTER) * characters)
+
+    def _count(self, talk: Sequence[Message]) -> int:
+        """Return the characters of a context. Only new messages are counted: a turn costs the same at any length."""
+        number, last, characters = self.counted
+        if not 0 < number <= len(talk) or talk[number - 1] is not last:
+            number, characters = 0, _characters(self.system)
+        characters += _characters(talk[number:])
+        self.counted = (len(talk), talk[-1] if talk else None, characters)
+        return characters
+
+    def note_usage(self, used: int, talk: Sequence[Message], *answer: Message) -> None:
+        """Record the tokens of a context (0: unknown): the system text, `talk` and `answer`."""
         if used:
-            self.used, self.characters = used, _characters(self.system) + _characters(talk)
+            self.used, self.characters = used, self._count(talk) + _characters(answer)
 
     def exceeded_limit(self, talk: Sequence[Message]) -> int:
         """Return the limit that the next prompt exceeds, in tokens, or 0."""
         options = self.options
-        if not self._can_shorten(talk):
+        if not (options.above_tokens or options.above_turns or self.limit) or not self._can_shorten(talk):
             return 0
-        expected = self.tokens(self.system, talk)
+        expected = self._estimate(self._count(talk))
         limit = min(filter(None, (options.above_tokens, self.limit)), default=expected)
-        turns = len(split_blocks(talk[len(self.opened) :]))
-        return limit if expected > limit or turns > (options.above_turns or turns) else 0
+        turns = len(split_blocks(talk[len(self.opened) :])) if options.above_turns else 0
+        return limit if expected > limit or turns > (options.above_turns or 0) else 0
 
     def learn_limit(self, failed: StepFailed, talk: Sequence[Message], retries: int) -> int:
         """Return the limit to compact to after the model rejected a prompt. Raises the failure if compaction is off, if
@@ -291,7 +304,8 @@ class Compactor:
         data = {"how": how, "turns": turns, "before": before, "after": after}
         name = self.ctx.host.place().next("compacted")  # several conversations of a flow have names of their own
         await self.ctx.answer(label, reason, data=data, name=name, label=label[:200])
-        self.used, self.characters = after, _characters(self.system) + _characters(kept)
+        self.counted = (0, None, 0)  # the last message may be the same
+        self.used, self.characters = after, self._count(kept)
 
 
 def _flat(blocks: Iterable[Block]) -> list[Message]:

@@ -143,7 +143,7 @@ def test_redacted_texts_are_not_in_the_file(plait: Any, tmp_path: Path, journals
     journal = journals
     for more, there in (([], True), (["--no-texts"], False)):
         out = tmp_path / "t.json"
-        done = plait("runs", "trace", journal, "--format", "atif", "--out", out, *more, "--json")
+        done = plait("runs", "view", journal, "--format", "atif", "--out", out, *more, "--json")
         assert done.code == 0, done.err
         assert ("Question" in out.read_text()) is there, run
         assert ("prompt_token_ids" in out.read_text()) is there
@@ -218,7 +218,7 @@ def test_a_choice_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch
 def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, journals: Path) -> None:
     out = tmp_path / "m.jsonl"
     journal = journals
-    assert plait("runs", "trace", journal, "--format", "mooncake", "--out", out).code == 0
+    assert plait("runs", "view", journal, "--format", "mooncake", "--out", out).code == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == 3
     assert len({tuple(row["hash_ids"]) for row in rows}) == 1, "three samples of one prompt have one prefix"

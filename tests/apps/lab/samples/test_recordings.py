@@ -195,4 +195,4 @@ def test_branches_of_own_votes_are_samples(plait: Plait, script: Callable[..., P
 
 def test_samples_are_not_chosen(plait: Plait, tmp_path: Path) -> None:
     done = plait("runs", "export", "--format", "samples", "--select", "verified=true", "--out", tmp_path / "s.jsonl")
-    assert done.code == 2 and "samples are all" in done.err
+    assert done.code == 2 and "samples has all runs" in done.err

@@ -166,7 +166,7 @@ class React(ReactOptions):
                 if not limit:
                     usage = turn.result.usage
                     tokens = turn.result.data if isinstance(turn.result.data, int) else usage.prompt + usage.completion
-                    compactor.note_usage(tokens, [*ledger.talk, assistant_message(turn_text(turn.value))])
+                    compactor.note_usage(tokens, ledger.talk, assistant_message(turn_text(turn.value)))
                     return turn
             retries += 1
 
