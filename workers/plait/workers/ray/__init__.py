@@ -177,7 +177,7 @@ class RayWorker(CallbackWorker):
         elif (refusal := self._quarantine.refusal(live.job)) is not None:
             live.push(refusal)
         elif self._actor is None:
-            live.push(as_failure(WorkerLost(f"{self.name} is down")))
+            live.push(as_failure(WorkerLost(f"{self.name} " + (f"died: {self.lost}" if self.lost else "is down"))))
         elif not live.ended:
             live.is_sent = True
             self._outbox.append(live.job)
