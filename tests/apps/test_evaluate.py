@@ -11,10 +11,15 @@ from plait.apps.commands.eval import paired, wilson
 from plait.apps.common.dataset import read_questions
 from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
-from plait_bench.countdown import CountdownProblem, draw, is_held_out, is_right, is_solvable
+from plait_bench.countdown import CountdownProblem, _reach, draw, is_held_out, is_right
 from plait_bench.tasks.countdown import Countdown
 
 LINES = ['{"numbers": [3, 5, 7, 11], "target": 26}', '{"numbers": [1, 2, 3, 4], "target": 24}', ""]
+
+
+def is_solvable(problem: CountdownProblem) -> bool:
+    """Whether the target can be reached with all numbers, exact division and intermediates of 1..127."""
+    return problem.target in _reach(tuple(sorted(problem.numbers)))
 
 
 @pytest.fixture

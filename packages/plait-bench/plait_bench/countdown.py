@@ -69,11 +69,6 @@ def draw(count: int, seed: int = 0) -> list[CountdownProblem]:
     return [next(problems) for _ in range(count)]
 
 
-def is_solvable(problem: CountdownProblem) -> bool:
-    """Return whether the target can be reached with all numbers, exact division and intermediates of 1..127."""
-    return problem.target in _reach(tuple(sorted(problem.numbers)))
-
-
 def _reach(numbers: tuple[int, ...]) -> set[int]:
     """Return all values that use every number once. Exhaustive: about 3,000 expressions for four numbers."""
     if len(numbers) == 1:

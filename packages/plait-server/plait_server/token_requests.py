@@ -111,9 +111,7 @@ class TokenRequests:
         service, upstreams, seconds = self._service, self._upstreams(strategy.model), self._service.limits(user).seconds
         if not upstreams:
             raise unsupported("model", "this address needs an upstream with the model (`plait serve --upstream`)")
-        messages = fields.get("messages") or []
-        texts = isinstance(messages, list) and all(isinstance(each, dict) for each in messages)
-        if not texts or any(isinstance(each.get("content"), list) for each in messages):
+        if not _are_plain(fields.get("messages") or []):
             raise unsupported("messages", "answers with tokens are for messages whose `content` is a string")
         service.check_places(user)
         await service.count_request(user)
@@ -136,3 +134,10 @@ class TokenRequests:
         price = worker.prices.get(strategy.model or "") or worker.prices.get("")
         service.charge(user, usage.completion, 0.0 if price is None else price.of(usage))
         return JSONResponse(answer)
+
+
+def _are_plain(messages: object) -> bool:
+    """Return whether messages are objects without parts."""
+    return isinstance(messages, list) and not any(
+        not isinstance(message, dict) or isinstance(message.get("content"), list) for message in messages
+    )
