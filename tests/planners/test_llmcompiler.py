@@ -446,9 +446,9 @@ def test_three_thousand_tasks_take_far_less_than_models_take_to_write_them():
     text = "".join(f'{i}. search("query {i}, after $%d")\n' % max(1, i - 1) for i in range(1, 3001))
     planner, about = LLMCompiler(), brief(search)
     reader = planner.reader(planner.start(about).steps[0], about)
-    started = time.process_time()
+    started = time.thread_time()
     (patch,) = reader.feed(text)
-    spent = time.process_time() - started
+    spent = time.thread_time() - started
     assert len(patch.steps) == 3000
     assert spent < 2  # linear; the original takes longer, and grows with the square
 
