@@ -229,8 +229,8 @@ def read_prompts(body: Mapping[str, Any]) -> dict[str, Any]:
         words = [_WORDS[each] for each in ids]
         scores = [None, *(-len(word) / 10 for word in words[1:])]
         tops = [None, *({word: score} for word, score in zip(words[1:], scores[1:], strict=True))]
-        told = {"tokens": words, "token_logprobs": scores, "top_logprobs": tops}
-        choices.append({"index": place, "text": "".join(words), "logprobs": told, "finish_reason": "length"})
+        logprobs = {"tokens": words, "token_logprobs": scores, "top_logprobs": tops}
+        choices.append({"index": place, "text": "".join(words), "logprobs": logprobs, "finish_reason": "length"})
     return {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL, "choices": choices,
             "usage": {"prompt_tokens": sum(map(len, body["prompt"])), "completion_tokens": 3}}  # fmt: skip
 

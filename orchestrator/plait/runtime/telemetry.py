@@ -214,8 +214,8 @@ class Spans:
         for attempt in delta.started:
             self._attempts[attempt.id] = self._attempt_span(attempt, at)
         for attempt in delta.stopping:
-            told = {"plait.cause": attempt.stop_cause or "", "plait.reason": attempt.stop_reason}
-            self._attempts[attempt.id].add_event("plait.stop", told, self._ns(at))
+            stop = {"plait.cause": attempt.stop_cause or "", "plait.reason": attempt.stop_reason}
+            self._attempts[attempt.id].add_event("plait.stop", stop, self._ns(at))
         for run, step in moved:
             self._moved(run, step)
         for run in delta.finished:
@@ -229,8 +229,8 @@ class Spans:
 
         context = trace.set_span_in_context(under) if under is not None else None
         kind = trace.SpanKind.CLIENT if client else trace.SpanKind.INTERNAL
-        told = {key: value for key, value in attributes.items() if value is not None and value != ""}
-        return self._tracer.start_span(name, context, kind, told, start_time=self._ns(at))
+        known = {key: value for key, value in attributes.items() if value is not None and value != ""}
+        return self._tracer.start_span(name, context, kind, known, start_time=self._ns(at))
 
     # -- runs and steps ------------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Spans:
             if span.is_recording():
                 span.end(self._ns(at))
         span, usage = spans.span, finish.usage
-        told: dict[str, Any] = {
+        outcome: dict[str, Any] = {
             "plait.status": finish.status,
             "plait.steps": finish.steps,
             "plait.critical_path_tokens": finish.critical_path_tokens,
@@ -321,11 +321,11 @@ class Spans:
             **_usage(usage.prompt, usage.cached, usage.completion),
         }
         if usage.cost:
-            told["plait.usage.cost"] = usage.cost
+            outcome["plait.usage.cost"] = usage.cost
         if self._content and finish.result is not None:
-            told[_OUTPUT] = text = as_text(finish.result.value)
-            told["gen_ai.output.messages"] = answer_message(text)
-        span.set_attributes(told)
+            outcome[_OUTPUT] = text = as_text(finish.result.value)
+            outcome["gen_ai.output.messages"] = answer_message(text)
+        span.set_attributes(outcome)
         if finish.failure is not None and finish.status != "partial":
             self._fails(span, finish.failure)
         span.end(self._ns(at))

@@ -95,12 +95,12 @@ IDENTITY = ("session_id", "prompt_cache_key")
 
 
 def identity(named: dict[str, str], body: dict[str, Any]) -> dict[str, str]:
-    """Return what tells a stack whose request it is, and what it is told of the time after it."""
-    told = named | {name: body[name].removeprefix("me/") for name in IDENTITY if name in body}
+    """Return the fields by which a stack identifies a request, and its hints about the time after it."""
+    identity = named | {name: body[name].removeprefix("me/") for name in IDENTITY if name in body}
     agent = body.get("nvext", {}).get("agent_hints", {})
     context = json.loads(body.get("vllm_xargs", {}).get("agentic_context", "{}"))
     kept = ("program_id", "task_id", "parent_program_id", "expected_resume", "step_id", "blocks_parent")
-    return told | {name: str(context[name]).removeprefix("me/") for name in kept if name in context} | {
+    return identity | {name: str(context[name]).removeprefix("me/") for name in kept if name in context} | {
         name: str(value) for name, value in agent.items() if name != "priority"
     }  # fmt: skip
 

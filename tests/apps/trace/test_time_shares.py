@@ -168,8 +168,8 @@ def test_the_seconds_of_a_person_are_those_of_the_journal(tmp_path: Path, plait:
     shown = shown["time"]
     assert shown["uses"]["approvals"] >= 0.2 > shown["uses"]["tools"]
     assert "o waited" in shown["remedy"] and "for a person" in shown["remedy"]
-    told = plait("why", run, "--from", journal).out
-    assert USES["approvals"] in told and "critical path, 1 step:" in told
+    shown = plait("why", run, "--from", journal).out
+    assert USES["approvals"] in shown and "critical path, 1 step:" in shown
 
 
 def test_a_longest_path_ends_where_it_shall() -> None:

@@ -85,15 +85,15 @@ async def test_messages_fit_the_types_of_the_conventions(traced: Any) -> None:
     images = ModelCall(chat=True, messages=read_messages([{"role": "user", "content": [IMAGE]}]))
     seen: set[str] = set()
     for given in (call_messages(images), *[span.attributes for group in spans.values() for span in group]):
-        told = {name: json.loads(str(given.get(f"gen_ai.{name}", "[]"))) for name in TEXTS}
-        tool.validate_python(told["tool.definitions"])
-        TypeAdapter(list[types.TextPart]).validate_python(told["system_instructions"])
-        for message in told["input.messages"]:
+        parsed = {name: json.loads(str(given.get(f"gen_ai.{name}", "[]"))) for name in TEXTS}
+        tool.validate_python(parsed["tool.definitions"])
+        TypeAdapter(list[types.TextPart]).validate_python(parsed["system_instructions"])
+        for message in parsed["input.messages"]:
             TypeAdapter(types.InputMessage).validate_python(message)
-        for message in told["output.messages"]:
+        for message in parsed["output.messages"]:
             TypeAdapter(types.OutputMessage).validate_python(message)
             assert message["finish_reason"] in get_args(types.FinishReason)
-        for message in (*told["input.messages"], *told["output.messages"]):
+        for message in (*parsed["input.messages"], *parsed["output.messages"]):
             assert message["role"] in {role.value for role in types.Role}
             for part in message["parts"]:
                 TypeAdapter(parts[part["type"]]).validate_python(part)
