@@ -236,7 +236,7 @@ EVENTS = frozenset(
         "orchestrator/plait/core/events.py",
         "orchestrator/plait/runtime/client/answer.py",
         "packages/plait-server/plait_server/stream_events.py",
-        "workers/plait/workers/_shared/kv_events.py",
+        "orchestrator/plait/core/kv_blocks.py",
     ]
 )
 """Files of events: what has happened in a run, what a client hears of it, what an engine says of its cache."""
