@@ -43,6 +43,7 @@ LIMITS = {
     "orchestrator/plait/tasks": 1,
     "packages/plait-bench": 25,
     "packages/plait-research": 34,
+    "packages/plait-router": 0,
     "packages/plait-server": 7,
     "planners": 15,
     "policies": 2,

@@ -16,7 +16,7 @@ def choose_holder(
     cached: Mapping[str, int], prompt: float, at_least: int, load_of: Callable[[str], int | None]
 ) -> str | None:
     """Return the least loaded of the workers with about the most cached tokens, or `None` if that is less than half of
-    the prompt or than `at_least`. `load_of`: the attempts that a worker runs, or `None` if it cannot take the prompt."""
+    the prompt or than `at_least`. `load_of`: attempts that a worker runs, or `None` if it cannot take the prompt."""
     most = max(cached.values(), default=0)
     if most < max(at_least, prompt / 2):
         return None

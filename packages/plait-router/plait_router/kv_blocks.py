@@ -1,0 +1,1 @@
+../../../orchestrator/plait/core/kv_blocks.py
