@@ -44,7 +44,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "repl": ("prompt_toolkit", "plait repl --help"),
     "research": ("plait_research", "plait plan six? --planner debate"),
     "retrieval": ("bm25s", "plait plugins"),
-    "router": ("plait_router.server", "plait-router --help"),
+    "router": ("plait_router.server", "plait plugins"),
     "search": ("scipy", "plait plugins search"),
     "serve": ("starlette, uvicorn, plait_server.app", "plait serve --new-key"),
     "tokenizer": ("tokenizers, jinja2", "plait plugins"),

@@ -86,13 +86,8 @@ def tracked() -> tuple[str, ...]:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     )
-    paths = sorted(
-        {
-            name
-            for name in listed.stdout.split("\0")
-            if name and (ROOT / name).is_file() and not (ROOT / name).is_symlink()
-        }
-    )
+    there = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    paths = sorted(name for name in there if not (ROOT / name).is_symlink())  # a link's file is there itself
     assert "pyproject.toml" in paths
     return tuple(paths)
 

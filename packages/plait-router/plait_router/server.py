@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from .router import Router
 
@@ -29,15 +30,17 @@ class Gateway:
         self.app = web.Application(client_max_size=MAX_BODY_BYTES)
         """The application."""
         self.app.add_routes([web.get("/health", self._health), web.get("/metrics", self._metrics)])
-        self.app.router.add_route("*", "/v1/{path:.*}", self._forward)
+        self.app.router.add_route("*", "/v1/{rest:.*}", self._forward)
         self.app.cleanup_ctx.append(self._connect)
 
     async def _connect(self, app: web.Application) -> AsyncIterator[None]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self._client:
-            checks = asyncio.gather(*map(self._check, self._upstreams))
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)  # a server closes idle connections after 5 s
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as self._client:
+            checks = [asyncio.create_task(self._check(url)) for url in self._upstreams]
             yield
-            checks.cancel()
+            for check in checks:
+                check.cancel()
 
     async def _check(self, url: str) -> None:
         while True:
@@ -69,11 +72,9 @@ class Gateway:
         answer: web.StreamResponse = _refuse(503, "no upstream is up: start one, or wait for the next check")
         while self._router.running and not answer.prepared:
             url = self._router.begin(read_prompt(body), session, given.get("x-program-id", ""))
-            target = f"{url}/{request.match_info['path']}"
+            target = URL(url + request.raw_path.removeprefix("/v1"), encoded=True)
             try:
-                async with self._client.request(
-                    request.method, target, params=request.query, headers=headers, data=body
-                ) as upstream:
+                async with self._client.request(request.method, target, headers=headers, data=body) as upstream:
                     pairs = [pair for pair in upstream.headers.items() if pair[0].lower() not in HOP_HEADERS]
                     answer = web.StreamResponse(status=upstream.status, headers=pairs)
                     await answer.prepare(request)
