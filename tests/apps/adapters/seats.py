@@ -32,6 +32,9 @@ TEMPLATE = """\
 </tool_response>{% if loop.last or loop.nextitem.role != 'tool' %}<|im_end|>
 {% endif %}{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+FIELDS = ("prompt_ids", "response_ids", "response_mask", "response_logprobs", "num_turns", "reward_score")
+"""What is compared of an output of verl's loops."""
+SAMPLING = {"temperature": 0.7, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 SPECIAL = ("<|im_end|>", "<|im_start|>", "<|endoftext|>")
 PAIRS = (("h", "e"), ("i", "s"), ("t", "h"), ("a", "n"), ("1", "2"), ("ĊĊ"[0], "<"), ("o", "l"))
 
@@ -48,7 +51,10 @@ def build_tokenizer() -> Any:
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL])
     made: Any = PreTrainedTokenizerFast(
-        tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=[SPECIAL[1]]
+        tokenizer_object=inner,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=[SPECIAL[1]],
     )
     made.chat_template = TEMPLATE
     return made
@@ -81,7 +87,11 @@ class FakeServers:
             self.cancelled += 1
             raise
         ids = self.write(prompt_ids, sampling_params.get("seed", 0))[: sampling_params.get("max_tokens", 10_000)]
-        steps = {} if self.versions is None else dict(zip(("min_global_steps", "max_global_steps"), self.versions.pop(0), strict=True))
+        steps = (
+            {}
+            if self.versions is None
+            else dict(zip(("min_global_steps", "max_global_steps"), self.versions.pop(0), strict=True))
+        )
         return self.output(
             token_ids=ids, log_probs=logprobs_of(ids, len(prompt_ids)) if sampling_params.get("logprobs") else None,
             num_preempted=0, extra_fields=steps, stop_reason="completed", routed_experts=None,
@@ -111,6 +121,17 @@ def byte_letters(tokenizer: Any, text: str) -> list[str]:
 def logprobs_of(ids: Sequence[int], before: int) -> list[float]:
     """Return the log-probabilities that the server gives to ids after a prompt of this length."""
     return [-((before + place * 7 + each) % 97) / 50 for place, each in enumerate(ids)]
+
+
+def asked_of(case: int) -> tuple[dict[str, str], int]:
+    """Return the question of a case, and its limit of response tokens; every fourth answer is cut."""
+    question = {"role": "user", "content": f"what is he asking, and is the sky blue {case}?"}
+    return question, 2000 if case % 4 else 60 + case
+
+
+def turns_of(case: int) -> int:
+    """Return how many turns of a case call tools."""
+    return 1 + case % 3
 
 
 LOOKUP = {

@@ -1,5 +1,4 @@
-"""Convert records to the formats of other trainers without their libraries: a format is plain lists, and `verl_output`
-builds an object of a given class.
+"""Convert records to the formats of other trainers without their libraries, as plain lists.
 
 A trainer without forks takes each sequence separately. Everything before the sequence's own first token is its prompt,
 including a parent's tokens, so no token is trained on twice. Records that such a trainer would misread are rejected:
@@ -11,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from .record import BadRecord, Record
 
-T = TypeVar("T")
 _VERL_EPSILON = 1e-6
 
 
@@ -128,18 +126,6 @@ def verl_fields(
     elif record.judged:
         fields["reward_score"] = record.reward
     return fields
-
-
-def verl_output(
-    record: Record,
-    output: Callable[..., T],
-    metrics: Callable[[], Any],
-    *,
-    temperature: float = 1.0,
-    narrowed: bool = False,
-) -> T:
-    """Return a record as verl's `AgentLoopOutput` by `verl_fields`; pass this class and `AgentLoopMetrics`."""
-    return output(metrics=metrics(), **verl_fields(record, temperature=temperature, narrowed=narrowed))
 
 
 def trl_output(

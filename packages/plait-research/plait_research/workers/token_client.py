@@ -12,7 +12,7 @@ from plait.core.interfaces import Progress, Worker
 from plait.core.ops import Kind, ModelCall
 from plait.core.result import Failure, Result, TokenDraws, Usage, as_failure
 from plait.core.values import first_stop
-from plait.workers._shared.prompt import Prompter, rendered
+from plait.workers._shared.prompt import Prompter, PromptIds, rendered
 
 __all__ = ["GeneratedTokens", "TokenClient"]
 
@@ -39,32 +39,24 @@ class TokenClient(Worker):
 
     serves: tuple[Kind, ...] = ("think",)
 
+    name, slots = "trainer", 1024
+
     def __init__(
-        self,
-        generate: Generate,
-        tokenizer: Any,
-        sampling: Mapping[str, Any],
-        *,
-        context: int,
+        self, generate: Generate, tokenizer: Any, sampling: Mapping[str, Any], *, prompt: int, response: int,
         seeded: bool = False,
-        name: str = "trainer",
-        slots: int = 1024,
-    ) -> None:
-        """`context`: token limit of prompt and output together."""
-        self.name, self.slots = name, slots
+    ) -> None:  # fmt: skip
+        """`prompt`, `response`: token limits of a sequence's first prompt and of what follows it."""
         self.error: Exception | None = None
         """The last error of the server."""
         self.has_versions = True
         """Whether every output had its versions of the weights."""
-        self._generate, self._sampling, self._context, self._seeded = generate, dict(sampling), context, seeded
+        self._generate, self._sampling, self._seeded = generate, dict(sampling), seeded
+        self._response, self._most = response, prompt + response
+        self._openings: list[list[int]] = []
+        """Prompts that continued no other."""
         self._prompter = Prompter(tokenizer)
         self._ends = frozenset(tokenizer.all_special_ids)
         self._live: dict[int, asyncio.Task[GeneratedTokens]] = {}
-        self._closed = asyncio.Event()
-
-    async def start(self) -> None:
-        """Nothing to load: the trainer has started its servers."""
-        self._closed.clear()
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Make one call of the server."""
@@ -72,75 +64,24 @@ class TokenClient(Worker):
         think = rendered(job.op, self._prompter.template)
         try:
             prompt = self._prompter.prompt(think)
-            params = self._params(think, len(prompt.ids))
+            params = self._params(think, prompt.ids)
         except PlaitError as error:
             yield as_failure(error)
             return
-        task = self._live[job.attempt] = asyncio.ensure_future(
-            self._generate(job.step, list(prompt.ids), dict(params))
-        )
+        task = self._live[job.attempt] = asyncio.ensure_future(self._generate(job.step, list(prompt.ids), dict(params)))
         try:
             await asyncio.wait([task])
         finally:
             del self._live[job.attempt]
             task.cancel()  # nothing to do unless the reader left
         if task.cancelled():
-            yield Result(value="", prompt_ids=tuple(prompt.ids), usage=Usage(prompt=len(prompt.ids)), finish="cancelled")
+            usage = Usage(prompt=len(prompt.ids))
+            yield Result(value="", prompt_ids=tuple(prompt.ids), usage=usage, finish="cancelled")
         elif isinstance(error := task.exception(), Exception):
             self.error = error
             yield as_failure(EngineError(f"the trainer's server failed: {type(error).__name__}: {error}"))
         else:
-            result = self._result(think, prompt.ids, task.result(), params)
-            yield result.model_copy(update={"anew": prompt.anew})
-
-    def _params(self, think: ModelCall, length: int) -> dict[str, Any]:
-        """Return the sampling parameters of a call. Raises `PlaitError` for a call that the server cannot take."""
-        sampling, room = think.sampling, self._context - length
-        if sampling.structured is not None and sampling.structured.required or sampling.labels:
-            raise Rejected("a trainer's server enforces no structured output: use a planner without it")
-        if room < 1:
-            raise ContextOverflow(f"the prompt has {length} tokens, and the trainer's context holds {self._context}")
-        stops = self._prompter.stops(sampling.stop)
-        params = {**self._sampling, "max_tokens": min(sampling.max_tokens, room)}
-        if stops.texts:
-            params["stop"] = [*(params.get("stop") or ()), *stops.texts]
-        if ids := (*stops.ids, *sampling.stop_ids):
-            params["stop_token_ids"] = [*(params.get("stop_token_ids") or ()), *ids]
-        if self._seeded and sampling.seed is not None:
-            params["seed"] = sampling.seed
-        return params
-
-    def _result(
-        self, think: ModelCall, prompt: Sequence[int], drawn: GeneratedTokens, params: Mapping[str, Any]
-    ) -> Result:
-        ids, logprobs, sampling = list(drawn.ids), drawn.logprobs, think.sampling
-        usage = Usage(prompt=len(prompt), completion=len(ids))
-        finish = "length" if len(ids) >= params["max_tokens"] else "stop"
-        end: tuple[int, float] | None = None
-        if ids and ids[-1] in {*self._ends, *params.get("stop_token_ids", ())} and not sampling.keep_stop:
-            end, finish = (ids.pop(), min(0.0, logprobs[-1]) if logprobs else 0.0), "stop"
-        text = self._prompter.after(prompt, ids)
-        if (stop := first_stop(text, sampling.stop)) is not None:
-            text = text[: stop[sampling.keep_stop]]
-            ids, finish, end = self._prompter.within(ids, text), "stop", None
-        versions = drawn.versions
-        self.has_versions &= versions is not None
-        policies = () if versions is None else ((0, versions[0]),)
-        if versions is not None and versions[1] != versions[0] and ids:
-            # The place of the change is unknown; trainers read the oldest and the newest version.
-            policies = (*policies[: len(ids) > 1], (len(ids) - 1, versions[1]))
-        given = self._sampling
-        record = TokenDraws(
-            logprobs=tuple(min(0.0, each) for each in logprobs[: len(ids)]) if logprobs else (),
-            end=end,
-            policies=policies,
-            processed=True,
-            temperature=given.get("temperature", 1.0),
-            top_p=given.get("top_p", 1.0),
-        )
-        return Result(
-            value=text, prompt_ids=tuple(prompt), token_ids=tuple(ids), usage=usage, finish=finish, drawn=record
-        )
+            yield self._result(think, prompt, task.result(), params)
 
     async def cancel(self, attempt: int) -> None:
         """Cancel the call of the server."""
@@ -148,12 +89,52 @@ class TokenClient(Worker):
             task.cancel()
 
     async def health(self) -> AsyncIterator[bool]:
-        """Ready until closed."""
+        """Always ready: the trainer starts and stops its servers."""
         yield True
-        await self._closed.wait()
+        await asyncio.Event().wait()
 
-    async def close(self) -> None:
-        """Cancel all calls."""
-        self._closed.set()
-        for task in self._live.values():
-            task.cancel()
+    def _params(self, think: ModelCall, prompt: list[int]) -> dict[str, Any]:
+        """Return the sampling parameters of a call. Raises `PlaitError` for a call that the server cannot take."""
+        sampling, length = think.sampling, len(prompt)
+        if sampling.labels or (sampling.structured is not None and sampling.structured.required):
+            raise Rejected("a trainer's server enforces no structured output: use a planner without it")
+        begin = next((len(first) for first in self._openings if prompt[: len(first)] == first), None)
+        if begin is None:
+            self._openings.append(prompt)
+        room = min(self._most if begin is None else begin + self._response, self._most) - length
+        if begin is not None and room < 1:  # an end, and not an overflow, which a planner would compact
+            raise EngineError(f"the sequence has reached the trainer's limit of {self._response} response tokens")
+        if room < 1:
+            raise ContextOverflow(f"the prompt has {length} tokens, and the trainer's context holds {self._most}")
+        params, stops = {**self._sampling, "max_tokens": min(sampling.max_tokens, room)}, self._prompter.stops
+        texts, ids = stops(sampling.stop).texts, (*stops(sampling.stop).ids, *sampling.stop_ids)
+        for name, added in (("stop", texts), ("stop_token_ids", ids)):
+            if added:
+                params[name] = [*(params.get(name) or ()), *added]
+        return {**params, "seed": sampling.seed} if self._seeded else params
+
+    def _result(self, think: ModelCall, prompt: PromptIds, drawn: GeneratedTokens, params: Mapping[str, Any]) -> Result:
+        ids, sampling, end = list(drawn.ids), think.sampling, None
+        logprobs = [min(0.0, logprob) for logprob in drawn.logprobs or ()]
+        usage, finish = Usage(prompt=len(prompt.ids), completion=len(ids)), "stop"
+        if ids and ids[-1] in {*self._ends, *params.get("stop_token_ids", ())} and not sampling.keep_stop:
+            end = ids.pop(), logprobs[-1] if logprobs else 0.0
+        elif len(ids) >= params["max_tokens"]:
+            finish = "length"
+        text = self._prompter.after(prompt.ids, ids)
+        if (stop := first_stop(text, sampling.stop)) is not None:
+            text, finish, end = text[: stop[sampling.keep_stop]], "stop", None
+            ids = self._prompter.within(ids, text)
+        self.has_versions &= drawn.versions is not None
+        # The place of a change is unknown; trainers read the oldest and the newest version.
+        oldest, newest = drawn.versions or (0, 0)
+        policies = ((0, oldest), *([(max(0, len(ids) - 1), newest)] if newest > oldest else []))
+        record = TokenDraws(
+            logprobs=tuple(logprobs[: len(ids)]), end=end, policies=policies, processed=True,
+            temperature=self._sampling.get("temperature", 1.0), top_p=self._sampling.get("top_p", 1.0),
+        )  # fmt: skip
+        return Result(
+            value=text, prompt_ids=tuple(prompt.ids), token_ids=tuple(ids), usage=usage, finish=finish, drawn=record,
+            # Cut by the trainer's limit, which is no reason to compact the conversation.
+            partial=finish == "length" and len(ids) < sampling.max_tokens, anew=prompt.anew,
+        )  # fmt: skip
