@@ -97,7 +97,6 @@ LARGER: dict[str, int] = {
     "plait.core.values.json_value": 22,
     "plait.machine.budgets.admit": 19,
     "plait.machine.budgets.enter": 16,
-    "plait.machine.invariants._check_held_by_budgets": 16,
     "plait.machine.machine.Machine._on_progressed": 18,
     "plait.machine.plans._connect": 17,
     "plait.machine.plans._resolve": 21,

@@ -34,7 +34,7 @@ from plait.core.events import (
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
-from plait.machine import Machine, Run, check as check_invariants
+from plait.machine import Machine, Run
 from plait.runtime.driver.expander import Expander
 
 from .confidence import NEWS_PER_WINDOW, Confidence, looks, trace_of
@@ -42,6 +42,7 @@ from .latency import DecodeBatch, Host, LatencyModel, Outcome, RunningJob, Throt
 from .tokens import SimTokens
 
 Watch = Callable[[Event, list[Action]], None]
+Check = Callable[[Machine], None]
 
 
 class Cluster:
@@ -58,7 +59,7 @@ class Cluster:
     ) -> None:
         if not hosts or len({host.name for host in hosts}) != len(hosts):
             raise ConfigError("a simulation needs hosts, each with a name of its own")
-        self.check = False
+        self.check: Check | None = None
         self.watch: Watch | None = None
         self.confidence: Confidence | None = None
         self.machine: Machine
@@ -122,8 +123,8 @@ class Cluster:
                 self._ready[step] = at
         if self.watch is not None:
             self.watch(event, actions)
-        if self.check:
-            check_invariants(self.machine)
+        if self.check is not None:
+            self.check(self.machine)
         for action in actions:
             self._perform(action)
         if self.expander.flows:

@@ -25,7 +25,7 @@ from plait.runtime.plugins.loader import Plugins as Registry
 
 from .arrivals import at_rate, read_arrivals
 from .autoscaler import ElasticHosts
-from .cluster import Cluster
+from .cluster import Check, Cluster
 from .confidence import Confidence
 from .latency import Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, whole
 
@@ -119,7 +119,7 @@ def simulate_workload(
     within: float = math.inf,
     elastic: Bounds | None = None,
     start: float = 10.0,
-    check: bool = False,
+    check: Check | None = None,
 ) -> WorkloadReport:
     """Simulate a run for each of `arrivals` (seconds) on one machine and one cluster, until the last run has ended.
 
