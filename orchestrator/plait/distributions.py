@@ -24,7 +24,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "scorer": ("perplexity", "reward-model"),
         "command": (
             "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts", "learn route",
-            "learn strategies", "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
+            "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
         ),
     },
     "plait-server": {

@@ -68,8 +68,6 @@ class Cluster:
         self._outcome, self._seed = outcome, seed
         self.batches: dict[str, DecodeBatch] = {host.name: DecodeBatch(host) for host in hosts}
         self._up: set[str] = set()
-        self.absent: set[str] = set()
-        """Hosts that join after the start."""
         self.now: float = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -87,8 +85,7 @@ class Cluster:
     def start(self, faults: Iterable[WorkerFault | Throttle]) -> None:
         """Start the hosts, and schedule their faults."""
         for name in self.batches:
-            if name not in self.absent:
-                self.come(name)
+            self.come(name)
         for fault in faults:
             if fault.worker not in self.batches:
                 raise ConfigError(f"a fault is planned for {fault.worker!r}, which is no host")
