@@ -155,7 +155,7 @@ def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
             assert info.annotation is CallConfig
 
 
-COMMAND_LINE = {"commands": 41, "flags": 79, "slots": 471}
+COMMAND_LINE = {"commands": 39, "flags": 79, "slots": 463}
 """Commands of all distributions, names of their flags, and flags of all commands together. They only fall."""
 OPTION_NAMES = 274
 """Names of options of all plugins. It only falls."""

@@ -23,7 +23,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         "search": ("dvts", "ets", "lats", "particle", "rebase", "stride"),
         "scorer": ("perplexity", "reward-model"),
         "command": (
-            "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts", "learn route",
+            "learn effort", "learn numbers", "learn prompts", "learn rollouts", "learn route",
             "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
         ),
     },

@@ -26,7 +26,6 @@ COMMANDS = {
             "rollouts",
             "Write token-exact records of many runs for training.",
         ),
-        "learn import": (".samples.recordings", "import_samples", "Read other people's recordings as samples."),
     },
 }
 FAMILIES = {"learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training."}
