@@ -15,8 +15,8 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-research": {
         "planner": (
             "blackboard", "code-search", "debate", "deepprune", "evolve", "exchange", "layers", "mars",
-            "partial-rollout", "route-features", "route-record", "scale", "skeleton-graph",
-            "speculate", "ssr", "takeover", "think-summarize",
+            "partial-rollout", "recursive", "route-features", "route-record", "scale",
+            "skeleton-graph", "speculate", "ssr", "takeover", "think-summarize",
         ),
         "policy": ("deepconf", "deepconf-consensus"),
         "merge": ("alike", "distinct", "runtime", "shortest-majority"),
