@@ -1,7 +1,7 @@
 """Does code that reads a text answer what no context holds, and with how many tokens?
 
-Needles and counts in texts of a million words, a scripted model of 32,768: one call, `decompose`, a map-reduce over equal parts, and
-`recursive`.
+Needles and counts in texts of a million words, a scripted model of 32,768: one call, `decompose`, a map-reduce over
+equal parts, and `recursive`.
 """
 
 from __future__ import annotations

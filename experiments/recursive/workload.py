@@ -1,8 +1,8 @@
-"""Tasks of a million words, and a model that reads them without error: what it says of a prompt, and what code it writes.
+"""Tasks of a million words, and a model that reads them without error: its answers, and the code that it writes.
 
-The needles follow RULER (arXiv 2404.06654; the noise haystack, keys of words, values of seven digits), the counts follow OOLONG
-(arXiv 2511.02817; lines of date, user and instance, of which the label is to be inferred). Their data is not used: the
-instances are made of templates, and the model knows the label of each template. A token is a word.
+The needles follow RULER (arXiv 2404.06654; the noise haystack, keys of words, values of seven digits), the counts
+follow OOLONG (arXiv 2511.02817; lines of date, user and instance, whose label is inferred). Their data is
+not used: the instances are made of templates, and the model knows the label of each template. A token is a word.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
 
 def needles(values: int, seed: int) -> Problem:
-    """Return a haystack with needles: four keys, of which one with so many values is asked for."""
+    """Return a haystack with needles: four keys; the question is about one with this number of values."""
     rng = random.Random(f"needles {values} {seed}")
     keys = rng.sample(_KEYS, 4)
     facts = [(key, str(rng.randrange(10**6, 10**7))) for key in keys for _ in range(values if key == keys[0] else 1)]
@@ -58,7 +58,7 @@ def needles(values: int, seed: int) -> Problem:
         sorted(rng.sample(range(len(lines)), len(facts))), rng.sample(facts, len(facts)), strict=True
     ):
         lines[place] += f" One of the special magic numbers for {key} is: {value}."
-    head = "Some special magic numbers are hidden within the following text. I will quiz you about the numbers afterwards.\n"
+    head = "Some special magic numbers are hidden within the following text. I will quiz you about them afterwards.\n"
     question = f"\nWhat are all the special magic numbers for {keys[0]} mentioned in the provided text?"
     wanted = sorted(value for key, value in facts if key == keys[0])
     return Problem(f"needles, {values}", head + "\n".join(lines) + question, ", ".join(wanted))
@@ -76,9 +76,8 @@ def counts(most: bool, seed: int) -> Problem:
         (label,) = rng.choices(labels, weights)
         counted[label] += 1
         asked = TEMPLATES[label].format(topic=rng.choice(_TOPICS), year=rng.randrange(1700, 2000))
-        lines.append(
-            f"Date: {rng.choice(('Jan', 'Jul'))} {rng.randrange(1, 29)}, 2023 || User: {rng.randrange(10**5)} || Instance: {asked}"
-        )
+        date = f"{rng.choice(('Jan', 'Jul'))} {rng.randrange(1, 29)}, 2023"
+        lines.append(f"Date: {date} || User: {rng.randrange(10**5)} || Instance: {asked}")
         size += len(lines[-1].split())
     head = "The following lines contain general-knowledge questions, one per line. Each has one of 6 labels: "
     head += f"{', '.join(labels)}.\n"
@@ -99,7 +98,7 @@ def problems(seeds: int) -> list[Problem]:
 
 
 def found_in(text: str) -> dict[str, list[str]] | dict[str, int]:
-    """Return what a reader without error notes of a piece: values by key, or numbers by label."""
+    """Return the notes of a reader without error about a piece: values by key, or numbers by label."""
     needles: dict[str, list[str]] = {}
     for key, value in _NEEDLE.findall(text):
         needles.setdefault(key, []).append(value)
@@ -120,7 +119,7 @@ def answer_of(question: str, notes: list[dict[str, list[str]] | dict[str, int]])
 
 
 def reply(prompt: str) -> str:
-    """Return what the model says: notes of a piece, the answer of notes, or an answer of the whole."""
+    """Return the model's answer: notes of a piece, the answer of notes, or an answer of the whole."""
     if "PIECE" in prompt:
         return json.dumps(found_in(prompt.partition("PIECE")[2]))
     if "NOTES" in prompt:
@@ -154,7 +153,7 @@ FINAL(llm_query(lines[-1] + "\nNOTES\n" + "\n".join(answers)))
 
 
 def turn(prompt: str) -> str:
-    """Return what the model writes in a session: a look, then a search or a count."""
+    """Return the model's turn in a session: a look, then a search or a count."""
     if "```repl" not in prompt.partition("It begins:")[2]:
         return f"First a look.\n```repl\n{LOOK}\n```"
     return f"```repl{SEARCH if 'magic' in prompt.rpartition('The code printed')[2] else COUNT}```"

@@ -260,7 +260,7 @@ class _Session:
         return prompts
 
     async def _answer(self, kind: str, prompt: str) -> str:
-        """Return the answer to a sub-call, or the reason why there is none."""
+        """Return the answer to a sub-call, or the text of its failure."""
         options = self.options
         try:
             if kind == "rlm" and self.depth > 1:
