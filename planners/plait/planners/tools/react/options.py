@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from plait.core.agent import Agent
 from plait.core.call_config import CallConfig
@@ -14,7 +14,7 @@ from plait.core.ops import Plugin
 from plait.core.plan import TURN
 from plait.core.tools.tool import ToolSpec
 from plait.core.tools.turns import CallRequest, read_calls
-from plait.core.vocabulary import MaxTools, MergeOption, N
+from plait.core.vocabulary import Depth, MaxTools, MergeOption, N
 
 from ..._shared.conversation import ToolTurns
 
@@ -42,6 +42,11 @@ class ReactOptions(ToolTurns):
         default=(),
         description="Agents to which the model may hand the conversation over, by a call of `transfer_to_NAME`.",
     )
+    depth: Depth = Field(
+        default=0,
+        le=8,
+        description="Maximum depth: of the agents that the model creates with `spawn_agent`. 0: it creates none.",
+    )
     n: N = Field(default=1, le=1000)
     merge: MergeOption = Plugin(name="tool-majority")
 
@@ -50,6 +55,20 @@ class ReactOptions(ToolTurns):
         if self.n > 1 and not self.turn.temperature:
             raise ValueError(f"{self.n} samples that vote need a temperature: give turn.temperature, such as 0.7")
         return self
+
+    _level: int = PrivateAttr(0)
+
+    @property
+    def level(self) -> int:
+        """Number of created agents around this one."""
+        return self._level
+
+    def nested(self, *, fork: bool) -> Self:
+        """Return the planner of an agent that this one creates."""
+        deepest = self._level + 1 >= self.depth and not fork  # a fork sees the same functions: its prefix is cached
+        made = self.model_copy(update={"depth": 0} if deepest else {})
+        made._level = self._level + 1
+        return made
 
     @property
     def turn_role(self) -> str:
@@ -68,6 +87,7 @@ def transfer_name(agent: Agent) -> str:
     return f"transfer_to_{agent.name}"
 
 
+SPAWN, JOIN = "spawn_agent", "join_agents"
 MORE = "more"
 """The function with which a model reads more of a result that was cut."""
 
@@ -106,6 +126,7 @@ def turn_calls(
     """Return the calls in a turn's text, with the fate of each call; `whole`: the text is complete."""
     text = f"{text}\n" if whole else text
     ours = [agent.name for agent in planner.agents] + [transfer_name(agent) for agent in planner.handoffs]
+    ours += [SPAWN, JOIN] if planner.depth else []
     ours += [] if any(spec.name == MORE for spec in brief.tools) else [MORE]
     calls = read_calls(text, planner.dialect, first, brief.tools)
     return classify_calls(calls, brief.tools, known, planner.max_branches, ours)
