@@ -338,8 +338,9 @@ def _shorten_message(message: Message, most: int) -> Message:
     return message.model_copy(update={"content": shorten(message.text, most)})
 
 
-def shorten(text: str, most: int) -> str:
-    """Return a text of at most about `most` characters: its head and its tail if it is longer."""
+def shorten(text: str, most: int, more: str = "") -> str:
+    """Return a text of at most about `most` characters: its head and its tail if it is longer. `more`: how to read the
+    rest."""
     head = most * 3 // 5
-    left = f"[{len(text) - most:,} characters are left out]"
+    left = f"[{len(text) - most:,} characters are left out{more}]"
     return text if len(text) <= most else f"{text[:head]}\n{left}\n{text[head - most :]}"

@@ -77,12 +77,14 @@ class React(ReactOptions):
             readable = [call for call, _ in calls if call.id]
             value = turn.value if self.n == 1 else await self._make_calls(ctx, turn, calls)
             messages = ledger.observe(value, calls, answers)
-            if heir is not None:
-                return await heir.work(ctx, question, [*ledger.talk, *messages])
             misread = [call.wrong for call, _ in calls if call.wrong]
             prompt = "\n".join([*misread, REPAIR[self.dialect]]) if misread else ""
             last = number == self.rounds or ledger.tired or (bool(misread) and not readable and repaired)
             repaired = repaired or bool(misread)
+            if last or heir is not None:
+                spawned.cancel()  # no call can join them
+            if heir is not None:
+                return await heir.work(ctx, question, [*ledger.talk, *messages])
             turn = await self._turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
             if last:
                 break

@@ -63,10 +63,12 @@ class ReactOptions(ToolTurns):
         """Number of created agents around this one."""
         return self._level
 
-    def nested(self, *, fork: bool) -> Self:
-        """Return the planner of an agent that this one creates."""
+    def nested(self, functions: Container[str], *, fork: bool) -> Self:
+        """Return the planner of an agent that this one creates, with these of its own `functions`."""
         deepest = self._level + 1 >= self.depth and not fork  # a fork sees the same functions: its prefix is cached
-        made = self.model_copy(update={"depth": 0} if deepest else {})
+        agents = tuple(agent for agent in self.agents if agent.name in functions)
+        heirs = tuple(agent for agent in self.handoffs if transfer_name(agent) in functions)
+        made = self.model_copy(update={"agents": agents, "handoffs": heirs} | ({"depth": 0} if deepest else {}))
         made._level = self._level + 1
         return made
 

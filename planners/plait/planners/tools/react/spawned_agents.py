@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
@@ -13,14 +13,12 @@ from plait.core.errors import PlannerError, PluginError, ToolError
 from plait.core.flow import Context
 from plait.core.ops import Function
 from plait.core.step_handles import First, StepFailed
-from plait.core.tools.tool import Tool, tool
+from plait.core.tools.tool import tool
 from plait.core.tools.turns import CallOutcome, CallRequest
 
 from ..._shared.tool_instructions import to_functions
 from .ledger import read_answer
-from .options import JOIN, ReactOptions
-
-_AgentTool = Tool[..., str] | Tool[..., Coroutine[object, object, str]]
+from .options import JOIN, ReactOptions, transfer_name
 
 
 class SpawnedAgents:
@@ -31,14 +29,18 @@ class SpawnedAgents:
         self._agents: dict[str, First[CallOutcome]] = {}
         self._granted = 0
         self._talk: Sequence[Message] = ()
-        made = cast("list[_AgentTool]", [tool(self.spawn_agent), tool(self.join_agents)] if planner.depth else [])
+        made = [tool(self.spawn_agent), tool(self.join_agents)] if planner.depth else []
         self._tools = {function.name: function for function in made}
         self.functions: tuple[Function, ...] = to_functions(function.spec for function in made)
         """The functions with which the model creates and joins agents."""
+        own = [*(spec.name for spec in ctx.brief.tools), *(agent.name for agent in planner.agents)]
+        self._own = [*own, *map(transfer_name, planner.handoffs)]
+        if taken := sorted(self._tools.keys() & set(own)):
+            raise PlannerError(f"a tool is named {taken[0]!r}, as a function of depth={planner.depth}: rename the tool")
 
-    def spawn_agent(
+    async def spawn_agent(
         self,
-        task: str,
+        task: Annotated[str, Field(min_length=1)],
         tools: list[str] | None = None,
         tokens: Annotated[int, Field(ge=1)] | None = None,
         fork: bool = False,
@@ -51,25 +53,27 @@ class SpawnedAgents:
             tokens: how many of your tokens it may write; by default they are shared.
             fork: whether it knows this conversation; by default it knows the task alone.
         """
-        planner, own = self._planner, [spec.name for spec in self._ctx.brief.tools]
+        planner, brief, name = self._planner, self._ctx.brief, f"agent-{len(self._agents) + 1}"
+        chosen = self._own if tools is None else tools
         if planner.level >= planner.depth:
             raise ToolError(f"no agent was created: agents at depth {planner.level} create none. Do it yourself")
-        if unknown := sorted(set(tools or ()) - set(own)):
-            raise ToolError(f"you cannot pass on {', '.join(unknown)}: your functions are {', '.join(own) or 'none'}")
+        if unknown := sorted(set(chosen) - set(self._own)):
+            own = ", ".join(self._own) or "none"
+            raise ToolError(f"you cannot pass on {', '.join(unknown)}: your functions are {own}")
         limit = self._ctx.token_limit
         if limit is not None and (left := limit - self._granted) < (tokens or 0):
             raise ToolError(f"an agent cannot have {tokens:,} of your tokens: give at most {left:,}")
         if sum(not agent.ended for agent in self._agents.values()) >= planner.max_branches:
-            raise ToolError(f"{planner.max_branches} agents are at work: call {JOIN} first")
-        name = f"agent-{len(self._agents) + 1}"
+            raise ToolError(f"no agent was created: at most {planner.max_branches} work at once. Call {JOIN} first")
         self._granted += tokens or 0
+        system = [message for message in brief.request.messages[:1] if message.role in ("system", "developer")]
         work = self._ctx.delegate(
-            planner.nested(fork=fork),
+            planner.nested(chosen, fork=fork),
             task,
             name=name,
-            tools=tools,
+            tools=[spec.name for spec in brief.tools if spec.name in chosen],
             budget=Budget(tokens=tokens),
-            messages=self._talk if fork else (),
+            messages=(*system, *self._talk) if fork else (),
         )
         self._agents[name] = self._ctx.race([read_outcome(work)])
         return f"{name} works on it"
@@ -80,13 +84,11 @@ class SpawnedAgents:
         Args:
             agents: their names, such as `agent-1`; by default all.
         """
-        names = list(self._agents) if agents is None else agents
+        names = agents or list(self._agents)
         if unknown := [name for name in names if name not in self._agents]:
             raise ToolError(f"you created no {', '.join(unknown)}, but {', '.join(self._agents) or 'no agent'}")
-        outcomes = await self._ctx.gather(*(self._agents[name] for name in names))
-        answers = (
-            f"{name}: {outcome.text_for_model}" for name, outcome in zip(names, outcomes, strict=True) if outcome
-        )
+        outcomes = zip(names, await self._ctx.gather(*(self._agents[name] for name in names)), strict=True)
+        answers = (f"{name}: {outcome.text_for_model}" for name, outcome in outcomes if outcome)
         return "\n\n".join(answers) or "you created no agent"
 
     async def answer(self, calls: Sequence[tuple[CallRequest, str]], talk: Sequence[Message]) -> dict[str, CallOutcome]:
@@ -97,8 +99,7 @@ class SpawnedAgents:
         for call in sorted(ours, key=lambda call: call.name == JOIN):
             function = self._tools[call.name]
             try:
-                value = function(**function.bind(call.arguments))
-                outcomes[call.id] = CallOutcome(True, value if isinstance(value, str) else await value)
+                outcomes[call.id] = CallOutcome(True, await function(**function.bind(call.arguments)))
             except ToolError as error:
                 outcomes[call.id] = CallOutcome(False, str(error))
         return outcomes
