@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import re
 import tempfile
 import time
@@ -113,16 +114,20 @@ def conversation(path: Path) -> None:
 
 async def _created_agents() -> StepTree:
     """Return the tree of a run whose model creates three agents, joins two and answers."""
-    city = "<tool_call>{}</tool_call>".format
-    spawn = '{{"name": "spawn_agent", "arguments": {{"task": "Offers of {}", "fork": {}}}}}'.format
+
+    def call(name: str, **arguments: object) -> str:
+        return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+    cities = {"Rome": False, "Paris": True, "Oslo": False}
+    spawned = "".join(call("spawn_agent", task=f"Offers of {city}", fork=fork) for city, fork in cities.items())
     script = [
         Reply(when="agent-1: .*agent-2: ", text="Rome is cheaper: 90 against 110 euros.\n", delay=0.1),
-        Reply(when="agent-3 works on it", text=city('{"name": "join_agents", "arguments": {"agents": ["agent-1", "agent-2"]}}')),
+        Reply(when="agent-3 works on it", text=call("join_agents", agents=["agent-1", "agent-2"])),
         Reply(when="^(User: )?Offers of Rome", text="90 euros", delay=0.5),
         Reply(when="\nOffers of Paris", text="110 euros", delay=0.8),
         Reply(when="^(User: )?Offers of Oslo", text="It takes longer.", delay=60.0),
-        Reply(text="".join(map(city, [spawn("Rome", "false"), spawn("Paris", "true"), spawn("Oslo", "false")])), delay=0.2),
-    ]  # fmt: skip
+        Reply(text=spawned, delay=0.2),
+    ]
     tree = StepTree("Which is cheaper, Rome or Paris?")
     async with AsyncOrchestrator(workers=[Scripted(script)], journal="off") as orchestrator:
         async for news in orchestrator.stream("Which is cheaper, Rome or Paris?", planner="react:depth=1"):

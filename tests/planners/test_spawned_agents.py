@@ -19,6 +19,7 @@ from tests.planners.test_react import call, look
 from tests.runtime.client.test_messages import Seen, said
 from tests.runtime.driver.test_flows import cut
 
+
 @tool(side_effects=True)
 def write(text: str) -> str:
     """Write it down."""
@@ -92,7 +93,9 @@ def test_a_fork_knows_the_conversation_and_shares_its_prefix():
 )
 def test_an_agent_that_asks_for_more_than_its_creator_has(given: Any, complaint: str):
     answer, worker = run(
-        Reply(when="error: ", text="Answer: refused"), Reply(text=call("spawn_agent", **{"task": "x"} | given)), budget=Budget(tokens=1000)
+        Reply(when="error: ", text="Answer: refused"),
+        Reply(text=call("spawn_agent", **{"task": "x"} | given)),
+        budget=Budget(tokens=1000),
     )
     assert answer.answer == "refused"
     assert complaint in worker.thinks[-1].messages[-1].text

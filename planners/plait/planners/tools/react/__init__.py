@@ -21,7 +21,7 @@ from plait.core.tools.turns import CallOutcome, CallRequest
 from ..._shared.compaction import Compactor
 from ..._shared.tool_instructions import LAST, REPAIR, build_instructions
 from .ledger import Ledger, turn_text
-from .options import MORE, ReactOptions, transfer_name
+from .options import MORE, ReactOptions
 from .reader import TurnReader
 from .spawned_agents import SpawnedAgents, read_outcome
 
@@ -73,13 +73,12 @@ class React(ReactOptions):
                 break
             answers = await self._run_agents(ctx, calls) if self.n > 1 else {}
             answers |= await spawned.answer(calls, ledger.talk)
-            heir = next((heir for heir in self.handoffs for call, _ in calls if call.name == transfer_name(heir)), None)
-            readable = [call for call, _ in calls if call.id]
+            heir = self.asked_heir(calls)
             value = turn.value if self.n == 1 else await self._make_calls(ctx, turn, calls)
             messages = ledger.observe(value, calls, answers)
             misread = [call.wrong for call, _ in calls if call.wrong]
             prompt = "\n".join([*misread, REPAIR[self.dialect]]) if misread else ""
-            last = number == self.rounds or ledger.tired or (bool(misread) and not readable and repaired)
+            last = number == self.rounds or ledger.tired or (repaired and not any(call.id for call, _ in calls))
             repaired = repaired or bool(misread)
             if last or heir is not None:
                 spawned.cancel()  # no call can join them

@@ -83,6 +83,10 @@ class ReactOptions(ToolTurns):
         question = call.arguments.get("question")
         return (agent, question) if agent is not None and isinstance(question, str) and question.strip() else None
 
+    def asked_heir(self, calls: Iterable[tuple[CallRequest, str]]) -> Agent | None:
+        """Return the agent to which a turn's calls hand the conversation over, or `None`."""
+        return next((heir for heir in self.handoffs for call, _ in calls if call.name == transfer_name(heir)), None)
+
 
 def transfer_name(agent: Agent) -> str:
     """Return the name of the function that hands the conversation over."""
