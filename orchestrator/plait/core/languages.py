@@ -11,7 +11,7 @@ from .messages import did_you_mean
 from .values import Frozen
 
 
-class Check(Frozen):
+class ProgramCheck(Frozen):
     """A way to compile and run a program that finds races, memory errors or costs."""
 
     flags: tuple[str, ...] = ()
@@ -31,18 +31,17 @@ class Language(Frozen):
     run: tuple[str, ...] = ("./program",)
     compile: tuple[str, ...]
     error: str
-    """Regular expression of a line in which the compiler reports an error."""
     install: str
-    checks: dict[str, Check] = {}
+    checks: dict[str, ProgramCheck] = {}
 
-    def find_check(self, name: str) -> Check:
-        """Return a check; an empty name is none. Raises `ConfigError`."""
+    def find_check(self, name: str) -> ProgramCheck:
+        """Return a check; `""` checks nothing. Raises `ConfigError`."""
         if name and name not in self.checks:
             known = ", ".join(self.checks) or "none"
             raise ConfigError(
                 f"{self.name} has no check {name!r}{did_you_mean(name, self.checks)} (available: {known})"
             )
-        return self.checks[name] if name else Check()
+        return self.checks[name] if name else ProgramCheck()
 
 
 @lru_cache

@@ -67,10 +67,8 @@ class Sandbox:
         await self.backend.close()
 
     def tools(self, *languages: str) -> list[Tool[..., Any]]:
-        """Return the tools `run_python` and `run_shell`. Each call has a fresh folder, so it has no side effects.
-
-        Languages (`c`, `cpp`, `openmp`, `rust`, `go`) add the tool `run_program`; their compilers must be there.
-        """
+        """Return the tools `run_python` and `run_shell`, and `run_program` for languages (`c`, `cpp`, `openmp`, `rust`,
+        `go`). Each call has a fresh folder, so it has no side effects."""
 
         @tool
         async def run_python(code: str, stdin: str = "") -> dict[str, JsonValue]:

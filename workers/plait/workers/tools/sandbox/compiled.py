@@ -7,8 +7,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from pydantic import JsonValue
-
 from plait.core.errors import ToolError
 from plait.core.languages import find_language
 from plait.core.tools.tool import Tool, tool
@@ -29,7 +27,7 @@ def main(job):
             begun = time.perf_counter()
             code = subprocess.call(["env", *command], stdin=given, stdout=output, stderr=errors, cwd=str(folder))
             took = time.perf_counter() - begun
-            texts = [file.seek(0) or file.read(job["most"]).decode(errors="replace") for file in (output, errors)]
+            texts = [file.seek(0) or file.read(job["kept"]).decode(errors="replace") for file in (output, errors)]
             return {"code": 128 - code if code < 0 else code, "stdout": texts[0], "stderr": texts[1]}, took
     for folder, program in enumerate(job["programs"]):
         os.mkdir(str(folder))
@@ -56,7 +54,7 @@ def main(job):
         report(seconds=spent)
 main(json.loads(JOB))
 """
-Outcomes = dict[str, JsonValue]
+Outcomes = dict[str, Any]
 Run = Callable[[Program], Awaitable[ProgramOutcome]]
 
 
@@ -74,22 +72,22 @@ async def run_compiled(
     check = row.find_check(how.get("check", ""))
     threads = f"OMP_THREAD_LIMIT={max(1, limits.processes // 2)}"  # more than it may have end an OpenMP program
     job = {"compiler": [*row.compile, *check.flags], "run": [threads, *(check.run or row.run)], "file": row.file}
-    job |= {"files": check.files, "programs": programs, "inputs": inputs, "repeats": how.get("repeats", 0)}
-    job |= {"key": key, "most": limits.output}
+    job |= {"files": check.files, "programs": programs, "inputs": inputs, "repeats": how.get("repeats", 0), "key": key}
+    job["kept"] = limits.output
     wide = {"output": 10 * limits.output * (len(inputs) + 1)}  # the driver limits what is kept of each output
     wide |= {"memory": UNLIMITED_MIB} if check.unlimited else {}
-    code = _DRIVER.replace("JOB", repr(json.dumps(job)))
-    ended = await run(Program(code=code, limits=limits.model_copy(update=wide)))
-    found = [json.loads(line.removeprefix(key)) for line in ended.stdout.split("\n") if line.startswith(key)]
-    last: dict[str, Any] = found[-1] if found else {}
+    driver = Program(code=_DRIVER.replace("JOB", repr(json.dumps(job))), limits=limits.model_copy(update=wide))
+    ended = await run(driver)
+    reports = [json.loads(line.removeprefix(key)) for line in ended.stdout.split("\n")[:-1] if line.startswith(key)]
+    last: dict[str, Any] = reports[-1] if reports else {}
     if last.get("code") == 127 and ("refused" in last or check.install):  # by `env`
         need = row.install if "refused" in last else check.install
         raise ToolError(f"the sandbox cannot compile or check {language}: {need} where programs run")
-    if not found and ended.status in ("broken", "failed"):
+    if not reports and ended.status in ("broken", "failed"):
         raise ToolError(f"the sandbox does not work: {ended.stderr}")
-    refused = last.get("refused", "" if found else f"the compiler did not end within its limit: {ended.status}")
-    found = [each for each in found if "stdout" in each]
-    return {"status": ended.status, "refused": refused, "outcomes": found, "seconds": last.get("seconds", [])}
+    refused = last.get("refused", "" if reports else f"the compiler did not end within its limit: {ended.status}")
+    reports = [report for report in reports if "stdout" in report]
+    return {"status": ended.status, "refused": refused, "outcomes": reports, "seconds": last.get("seconds", [])}
 
 
 def build_program_tool(run: Run, languages: Sequence[str], limits: SandboxLimits) -> Tool[..., Any]:
