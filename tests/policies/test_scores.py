@@ -168,9 +168,6 @@ def test_a_judge_compares_each_pair_in_both_orders() -> None:
     )
     model = Model(judge=lambda first, second: "B" if first > second else "A")
     assert scores(grown(model, "judge", depth=1))["n.3"] == 0.0
-    model = Model(judge=higher)
-    grown(model, "judge", depth=1, against=1)
-    assert len(model.asked) == 4, "each but the first is compared with the latest one"
 
 
 @pytest.mark.parametrize("favourite", ["A", "B"])
