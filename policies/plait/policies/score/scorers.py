@@ -80,7 +80,8 @@ ASK = "\n\nHow promising is the solution so far, from 0 (hopeless) to 9 (certain
 
 class Model(WithCallConfigs, Scorer):
     """Scores by the expected mark: the model writes one of `labels` after the path's text, and each label's value
-    (evenly spaced from 0 to 1) is weighted by its probability. So one token distinguishes 3.6 from 4.4, where a sampled mark would be 4.
+    (evenly spaced from 0 to 1) is weighted by its probability. So one token distinguishes 3.6 from 4.4, where a sampled
+    mark would be 4.
 
     Example with the marks 0, 1 and 2: the probability of 2 is 0.6, of 1 is 0.2, and of other text is 0.2. The score is
     (0.6 · 1 + 0.2 · 0.5) / 0.8 = 0.875.

@@ -157,8 +157,9 @@ class Saturation(StopRule):
 
     If a branch succeeds with probability p, n of them reach F(n) = 1 - (1-p)^n, and the next is worth p * (1-p)^n. The
     vote ends after N* branches, when the next is worth no more than `epsilon`: N* = ceil(ln(epsilon / p) / ln(1-p)), or
-    0 if epsilon >= p. p is the mean of a Beta(1 + successes, 1 + failures) posterior. A success is a verified answer (`evidence=verifier`; branches that the task cannot judge do
-    not count) or a vote for the first answer (`share`).
+    0 if epsilon >= p. p is the mean of a Beta(1 + successes, 1 + failures) posterior. A success is
+    a verified answer (`evidence=verifier`; branches that the task cannot judge do not count) or a vote for the first
+    answer (`share`).
 
     It predicts how many branches are needed until one is right. With p below a half, a vote can get worse with more
     branches. `evidence=share` uses agreement instead of correctness.
