@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 
-from plait.workers.tools.memory import Memory
+from plait_research.tools.memory import Memory
 from plait_server.settings import Tenant
 from plait_server.tenants import hashed, new_key
 

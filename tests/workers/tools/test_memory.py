@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait import Orchestrator, Plan, Step, ToolCall
-from plait.workers.tools.memory import Memory
+from plait_research.tools.memory import Memory
 
 
 def call(memory: Memory, tool: str, **args: Any) -> Any:
