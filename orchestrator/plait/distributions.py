@@ -15,7 +15,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-research": {
         "planner": (
             "blackboard", "code-search", "debate", "deepprune", "evolve", "exchange", "layers", "mars",
-            "partial-rollout", "recursive", "route-features", "route-record", "scale",
+            "partial-rollout", "recursive", "route", "route-features", "route-record", "scale",
             "skeleton-graph", "speculate", "ssr", "takeover", "think-summarize",
         ),
         "policy": ("deepconf", "deepconf-consensus"),

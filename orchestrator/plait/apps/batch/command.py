@@ -62,7 +62,7 @@ from .rows import (
 
 _DRAWN_PROBLEMS = 100
 _QUICK_ROWS = 20
-_QUICK_PLANNERS = ("single", "sample:n=5", "route")
+_QUICK_PLANNERS = ("single", "sample:n=5", "adaptive")
 _QUICK_PLANNER_FOR_TOOLS = "llmcompiler"
 _SAMPLED_ROWS = 20
 """Rows from which the columns are guessed."""
@@ -79,7 +79,7 @@ class Grading:
     text: Annotated[str, typer.Option(metavar="FIELD", help="Column with the question.")] = ""
     want: Annotated[str, typer.Option(metavar="FIELD", help="Column with the right answer.")] = ""
     quick: Annotated[
-        bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `route`, unless others are named.")
+        bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `adaptive`, unless others are named.")
     ] = False
     limit: Annotated[int | None, typer.Option(min=1, help="Number of rows; all of a file or 100 drawn by default.")] = (
         None

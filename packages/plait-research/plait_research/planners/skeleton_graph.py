@@ -15,7 +15,7 @@ from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Threshold
-from plait.planners._shared.steps import Asker, direct_fallback_join, fallback_reader, shorten
+from plait.planners._shared.steps import Asker, OnResult, shorten, through
 
 from ._sub_problems import HARDEST, GraphText, Part
 
@@ -95,7 +95,8 @@ class SkeletonGraph(Planner):
             role="graph",
             label="sub-problems",
         )
-        return Plan(steps=(step, direct_fallback_join("graph")), output="answer")
+        end = through("answer", "graph", expands=True, allow_failure=True, role="answer")
+        return Plan(steps=(step, end), output="answer")
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of the list while it is written, or of how it all ended."""
@@ -104,7 +105,12 @@ class SkeletonGraph(Planner):
             case "graph":
                 return _GraphReader(self, asker)
             case "answer":
-                return fallback_reader(asker, self.answer)
+                instead = self.answer
+                return OnResult(
+                    lambda result: (
+                        asker.direct(instead, f"one call instead ({result.why})") if result.value is None else None
+                    )
+                )
             case _:
                 return super().reader(step, brief)
 
