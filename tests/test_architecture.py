@@ -34,7 +34,6 @@ TOO_LONG: frozenset[str] = frozenset()  # stays empty: what is too long holds tw
 
 # Where plugins live and what each file must export one of. A worker is a protocol, so it is known by its methods.
 PLUGINS: dict[str, type] = {
-    "planners/plait/planners/effort": interfaces.Planner,
     "planners/plait/planners/search": interfaces.Planner,
     "planners/plait/planners/split": interfaces.Planner,
     "planners/plait/planners/threads": interfaces.Planner,

@@ -25,6 +25,7 @@ from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.values import as_text
 from ...runtime.client.config import Config
+from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.spec import trust, typed
 from ..commands.eval import EvalCounts, compare, evaluated, report, writable
 from ..commands.run import model_warnings
@@ -61,7 +62,7 @@ from .rows import (
 
 _DRAWN_PROBLEMS = 100
 _QUICK_ROWS = 20
-_QUICK_PLANNERS = ("single", "sample:n=5", "route")
+_QUICK_PLANNERS = ("single", "sample:n=5", "adaptive")
 _QUICK_PLANNER_FOR_TOOLS = "llmcompiler"
 _SAMPLED_ROWS = 20
 """Rows from which the columns are guessed."""
@@ -78,7 +79,7 @@ class Grading:
     text: Annotated[str, typer.Option(metavar="FIELD", help="Column with the question.")] = ""
     want: Annotated[str, typer.Option(metavar="FIELD", help="Column with the right answer.")] = ""
     quick: Annotated[
-        bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `route`, unless others are named.")
+        bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `adaptive`, unless others are named.")
     ] = False
     limit: Annotated[int | None, typer.Option(min=1, help="Number of rows; all of a file or 100 drawn by default.")] = (
         None
@@ -92,7 +93,7 @@ class Grading:
     planner: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME[:k=v,…]", callback=all_typed,
-                     help="Planner that splits requests; several are graded and compared with the first."),
+                     help="Planner, with policies (`sample:n=8+esc`); several are graded and compared with the first."),
     ] = None  # fmt: skip
     environment: Annotated[
         str | None,
@@ -158,9 +159,26 @@ def _about(graded: GradedProblems, cancelled: bool, start_seconds: float, warnin
 def _requests(grading: Grading, config: Config, request: Request) -> dict[str, Request]:
     """Return the request of each planner, by the planner's name."""
     usual = [*_QUICK_PLANNERS, *([_QUICK_PLANNER_FOR_TOOLS] if config.tools or config.mcp else ())]
-    trust(*(grading.planner or ()))
-    planners = list(dict.fromkeys(grading.planner or (usual if grading.quick else [""])))
-    return {name or config.planner.name: request.updated({"planner": name} if name else {}) for name in planners}
+    names = list(dict.fromkeys(grading.planner or (usual if grading.quick else [""])))
+    asked: dict[str, Request] = {}
+    for name in names:
+        planner, *policies = _split_policies(name)
+        trust(planner or None, *policies)
+        fields = {"planner": planner} if planner else {}
+        own = {"policies": [*request.policies, *policies]} if policies else {}
+        asked[name or config.planner.name] = request.updated({**fields, **own})
+    return asked
+
+
+def _split_policies(text: str) -> list[str]:
+    """Return a planner and the policies behind it: `sample:n=8+esc` has one.
+
+    Values of options may have a plus, too; a policy's name behind it decides.
+    """
+    head, plus, tail = text.rpartition("+")
+    if plus and tail.partition(":")[0].strip() in Plugins().names("policy"):
+        return [*_split_policies(head), tail.strip()]
+    return [text]
 
 
 def _warnings(config: Config, requests: Iterable[Request], text: str) -> list[str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import JsonValue, ValidationError
 
@@ -36,11 +36,13 @@ from .tables import (
     Note,
     NoteRow,
     RunLine,
-    Storage,
     WriteBatch,
     demand_format,
     is_run_line,
 )
+
+if TYPE_CHECKING:
+    from .postgres import PostgresPart
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _MOST = 512
@@ -413,8 +415,8 @@ class Journal:
         return headers
 
 
-def storage(location: Location, synchronous: str) -> Storage:
-    """Return the storage for a location. Raises `ConfigError` if its packages are missing."""
+def storage(location: Location, synchronous: str) -> SqliteFile | PostgresPart:
+    """Return the storage for a location; its methods raise `ConfigError`, and its texts are `packed`."""
     if isinstance(location, Path):
         return SqliteFile(location, synchronous)
     from .postgres import PostgresPart  # psycopg is an extra

@@ -53,7 +53,7 @@ def given(data: bytes) -> str | bytes:
 
 
 class PostgresPart:
-    """One journal of a store, `tables.Storage`. Nothing happens before `hold` or `open`."""
+    """One journal of a store, with the same methods as `sqlite.SqliteFile`. Nothing happens before `hold` or `open`."""
 
     def __init__(self, database: Database, synchronous: str) -> None:
         self.location: Location = database

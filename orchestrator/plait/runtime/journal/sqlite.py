@@ -230,7 +230,7 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
 
 
 class SqliteFile:
-    """One journal, `tables.Storage`. Nothing happens to the file before `hold` or `open`."""
+    """One journal, with the methods of `postgres.PostgresPart`. Nothing happens to the file before `hold` or `open`."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         self.location = path
