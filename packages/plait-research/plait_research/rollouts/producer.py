@@ -296,7 +296,8 @@ async def roll_out(
         reason = answer.failure.message if answer.failure else "the plan has none"
         raise PlannerError(f"the rollout {group}/{branch} made no model call: {reason}")
     last = run.calls[-1].step.partition(":")[2]
-    return answer, sorted(records(run, group, branch), key=lambda record: last in record.meta["steps"])
+    made = records(run, group, branch)
+    return answer, sorted(made, key=lambda record: any(segment.step == last for segment in record.segments))
 
 
 def _said(answer: Answer) -> dict[str, Any]:

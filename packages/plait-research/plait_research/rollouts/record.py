@@ -320,8 +320,8 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
         sequence.logprobs += drawn.logprobs
     sequence.steps.append(attempt.step.partition(":")[2])
     policies = (drawn.policies if drawn is not None else ()) or ((0, 0),)
-    ends = drawn is not None and drawn.end is not None and result.finish == "stop"
-    sequence.end = (*drawn.end, policies[-1][1]) if ends else None
+    last = None if drawn is None or result.finish != "stop" else drawn.end
+    sequence.end = None if last is None else (*last, policies[-1][1])
     for place, (begin, policy) in enumerate(policies):
         end = policies[place + 1][0] if place + 1 < len(policies) else count
         if begin < min(end, count):

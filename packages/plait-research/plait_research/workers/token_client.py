@@ -58,6 +58,12 @@ class TokenClient(Worker):
         self._ends = frozenset(tokenizer.all_special_ids)
         self._live: dict[int, asyncio.Task[GeneratedTokens]] = {}
 
+    async def start(self) -> None:
+        """Nothing to load: the trainer starts and stops its servers."""
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Make one call of the server."""
         assert isinstance(job.op, ModelCall)
@@ -89,7 +95,7 @@ class TokenClient(Worker):
             task.cancel()
 
     async def health(self) -> AsyncIterator[bool]:
-        """Always ready: the trainer starts and stops its servers."""
+        """Always ready."""
         yield True
         await asyncio.Event().wait()
 
