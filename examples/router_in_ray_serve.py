@@ -52,7 +52,7 @@ def prompt_of(request: PendingRequest) -> str:
 
 @serve.deployment(num_replicas=2, request_router_config=RequestRouterConfig(request_router_class=PrefixRouter))
 class Model:
-    """Stands for an engine."""
+    """In place of an engine."""
 
     def __call__(self, prompt: str) -> str:
         return serve.get_replica_context().replica_id.unique_id

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from plait_router import Router, router as module
+import plait_router
+from plait_router import Router
 
 HEADER = "a header that many requests share, and that is long enough to count; " * 8
 IDS = list(range(320))
@@ -55,7 +56,7 @@ def test_calls_of_a_program_begin_together_where_nothing_else_decides() -> None:
 
 
 def test_only_the_latest_sessions_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_SESSIONS", 2)
+    monkeypatch.setattr(plait_router, "MAX_SESSIONS", 2)
     router = Router("ab")
     router.begin("x", session="s", engine="b")
     router.begin("y", session="t", engine="b")

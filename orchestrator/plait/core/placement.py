@@ -1,6 +1,6 @@
 """Rules of placement by cached contexts: which holder gets a prompt, when it is overloaded, where a new prompt begins.
 
-Imports nothing of plait, as `prefix_index.py` and `kv_blocks.py`: the distribution plait-router ships these files too.
+Imports nothing of plait, nor does `prefix_index.py`: the distribution plait-router ships both files too.
 """
 
 from __future__ import annotations

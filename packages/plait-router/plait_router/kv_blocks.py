@@ -1,1 +1,1 @@
-../../../orchestrator/plait/core/kv_blocks.py
+../../../workers/plait/workers/_shared/kv_blocks.py

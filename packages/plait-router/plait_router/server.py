@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from .router import Router
+from . import Router
 
 HOP_HEADERS = {"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 SESSION_HEADERS = (
@@ -110,7 +110,7 @@ def _refuse(status: int, message: str) -> web.Response:
 
 def main() -> None:
     """Run the process until it is interrupted."""
-    parser = argparse.ArgumentParser(prog="plait-router", description=__doc__)
+    parser = argparse.ArgumentParser(prog="plait-router", description="Place requests on OpenAI servers by sessions, cached prompts, load.")
     parser.add_argument("--upstream", action="append", required=True, metavar="URL", help="http://HOST:PORT/v1")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8200)

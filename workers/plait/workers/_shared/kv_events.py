@@ -15,7 +15,8 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 from plait.core.interfaces import CacheUpdate
-from plait.core.kv_blocks import CachedBlocks, read
+
+from .kv_blocks import CachedBlocks, read
 
 EMPTY = CacheUpdate(cleared=True)
 """The first news of a worker that tells of its cache."""

@@ -33,11 +33,9 @@ from .programs import (
     count_votes,
     format_trace,
     is_decided,
-    list_passed,
     mutate_inputs,
     read_inputs,
     read_tests,
-    score_mutually,
 )
 
 __all__ = ["CodeSearch", "Searching"]
@@ -73,8 +71,7 @@ class CodeSearch(Flow):
     number; every program runs on every input once; a model call that distinguishes programs compares a pair of
     behaviours, not of programs; a test that an empty function passes does not count; the expectation of a test is
     evidence, not a fact. Agreement among programs decides only between equal votes, unless `criterion` says otherwise.
-    No distinguishing test is requested where none could change the winner. A mutual check of programs and tests is
-    reported and decides nothing.
+    No distinguishing test is requested where none could change the winner.
 
     `criterion=judged` is S*'s own way to choose. The model writes inputs alone, and for each pair of behaviours an
     input on which the two differ. It then sees both outputs in both orders, and a verdict counts if it is the same
@@ -148,9 +145,8 @@ class Searching:
         self._candidates: dict[str, Candidate] = {}
         self.evidence: list[tuple[Candidate, Evidence]] = []
         """What spoke for each program among which the choice was."""
-        self.trust: list[float] = []
-        """How likely each of these is right by the mutual check of programs and tests; none where nothing was left to
-        choose."""
+        self.tests: list[Test] = []
+        """Tests that they were run on; none where nothing was left to choose."""
         self._runs: dict[str, tuple[str, CallHandle]] = {}
         """Runs with their keys, by program and inputs."""
 
@@ -190,12 +186,11 @@ class Searching:
             Evidence(float(count_votes(candidate, tests)), size[id(candidate)], len(candidate.program))
             for candidate in pool
         ]
-        self.evidence = list(zip(pool, evidence, strict=True))
+        self.evidence, self.tests = list(zip(pool, evidence, strict=True)), tests
         winner = choose(evidence, options.criterion)
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
             f"{evidence[winner].cluster} of {sum(candidate.weight for candidate in pool)} programs behave like it"
-            f"{self._mutual_check_note(pool, winner, tests)}"
         )
         return self._answer_with(pool, pool[winner], best, why)
 
@@ -214,15 +209,6 @@ class Searching:
     def _answer_with(self, pool: Sequence[Candidate], winner: Candidate, best: int, why: str) -> Answerable:
         told = f"passes {best} of {len(self._public)} public cases; {len(self._candidates)} different programs, {why}"
         return self._ctx.answer(winner.program, told)
-
-    def _mutual_check_note(self, pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
-        """Return what the mutual check of programs and tests says beside, which decides nothing."""
-        if not tests:
-            return ""
-        self.trust, trusts = score_mutually([list_passed(candidate, tests) for candidate in pool])
-        doubted = sum(trust < 0.5 for trust in trusts)
-        other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
-        return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
