@@ -50,7 +50,10 @@ def prompt_of(request: PendingRequest) -> str:
     return str(getattr(body, "messages", None) or getattr(body, "prompt", None) or body)
 
 
-@serve.deployment(num_replicas=2, request_router_config=RequestRouterConfig(request_router_class=PrefixRouter))
+ROUTING = RequestRouterConfig(request_router_class=PrefixRouter)  # pyright: ignore[reportArgumentType]
+
+
+@serve.deployment(num_replicas=2, request_router_config=ROUTING)
 class Model:
     """In place of an engine."""
 

@@ -110,7 +110,7 @@ def _refuse(status: int, message: str) -> web.Response:
 
 def main() -> None:
     """Run the process until it is interrupted."""
-    parser = argparse.ArgumentParser(prog="plait-router", description="Place requests on OpenAI servers by sessions, cached prompts, load.")
+    parser = argparse.ArgumentParser(prog="plait-router", description="Chooses a server for each request.")
     parser.add_argument("--upstream", action="append", required=True, metavar="URL", help="http://HOST:PORT/v1")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8200)
