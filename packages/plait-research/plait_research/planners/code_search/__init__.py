@@ -89,15 +89,16 @@ class CodeSearch(Flow):
     twice.
 
     Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. In a
-    compiled language (task `programs`), it needs `run_program`. A repair is then asked for the line that the compiler
-    blames first (SPoC, arXiv 1906.04908) or that a sanitizer names, and what a sanitizer faults passes nothing. Defaults:
-    8 samples, 1 repair, 8 tests, 3 pairs.
+    compiled language (task `programs`) it needs `run_program`: there a repair is asked for the line that the compiler
+    blames first (SPoC, arXiv 1906.04908) or a sanitizer names, and what a sanitizer faults passes nothing. Defaults: 8
+    samples, 1 repair, 8 tests, 3 pairs.
     """
 
     fidelity = Fidelity(
         "variant",
         "the model writes a case with what it wants, not an input alone, but with `criterion=judged`",
         paper="2502.14382",
+        oracles=("spoc-errors",),
     )
 
     answer: Annotated[CallConfig, Uses()] = Field(

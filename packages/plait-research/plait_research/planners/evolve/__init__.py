@@ -31,9 +31,9 @@ class Evolve(EvolveOptions):
     After OpenEvolve and ParEVO (arXiv 2603.02510) and the line histories of EvoTrace. Differs: programs below full
     correctness have a slope, islands exchange programs, and the search never sees the tests that grade: public cases
     score, hidden ones belong to the grader (`plait eval code`). Needs the task `code`, and the tool `run_python` or
-    `evaluate`; in a compiled language (task `programs`) `run_program`. The time of a compiled program is wall-clock time,
-    and one that a sanitizer of the task faults fails. Programs move when all islands have made a generation, so results do not depend on which island was
-    faster (measured times apart). Defaults: 4 islands, 8 generations each, 5 timed runs.
+    `evaluate`; in a compiled language (task `programs`) `run_program`: there the time is wall-clock time, and a program
+    that a sanitizer of the task faults fails. Programs move when all islands have made a generation, so results do not
+    depend on which island was faster (measured times apart). Defaults: 4 islands, 8 generations each, 5 timed runs.
     """
 
     fidelity = Fidelity("idea", paper="2603.02510")

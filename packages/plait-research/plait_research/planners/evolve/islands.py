@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, median
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from plait.core.programs import has_returned
 from plait.core.step_handles import Promise
 from plait.core.vocabulary import Count, MaxPromptItems, N, Rounds
 
-from .._programs import Cases, render_cell
+from .._programs import Cases, begin_run, find_fault, finish_run, put_fence, render_cell, time_program
 
 __all__ = ["EvolveOptions"]
 
@@ -155,6 +156,7 @@ class Evolution:
         self.islands = [Grid() for _ in range(options.n)]
         self._known: dict[str, Promise[Member]] = {}
         """Each program runs once, no matter which branch wrote it."""
+        self._fence = partial(put_fence, task=ctx.brief.task)
         self._gone: dict[str, None] = {}
         """Lines that a child left out of its parent."""
         self._timing: Promise[None] | None = None
@@ -217,7 +219,7 @@ class Evolution:
             if old not in program:
                 return text
             program = program.replace(old, new, 1)
-        return put_fence(f"```python\n{program}\n```", self._ctx.brief.task) if blocks else text
+        return self._fence(f"```python\n{program}\n```") if blocks else text
 
     def _migrate(self) -> None:
         """Send the best of each island to the next one."""
@@ -242,16 +244,13 @@ class Evolution:
             best = most * 3 // 5  # the others are drawn of all cells, so that what is shown differs
             shown_others, rest = others[:best], others[best:]
             shown_others += self._ctx.random.sample(rest, min(most - best, len(rest)))
-            task = self._ctx.brief.task
-            told = put_fence("".join(OTHER.format(other.program, _verdict(other)) for other in shown_others), task)
+            told = "".join(OTHER.format(other.program, _verdict(other)) for other in shown_others)
             gone = [line for line in self._gone if line not in parent.program][-_SHOWN_LINES:]
             pieces = options.answer.parts(
-                put_fence(ASK, task),
+                self._fence(ASK),
                 question=self._question,
-                others=OTHERS + told if told else "",
-                parent=put_fence(PARENT, task)
-                .replace("{verdict}", _verdict(parent))
-                .replace("{program}", parent.program),
+                others=self._fence(OTHERS + told) if told else "",
+                parent=self._fence(PARENT).replace("{verdict}", _verdict(parent)).replace("{program}", parent.program),
                 gone=GONE.replace("{lines}", "\n".join(gone)) if gone else "",
             )
         seed = derive(self._ctx.brief.request.seed, "evolve", name)
