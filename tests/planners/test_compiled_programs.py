@@ -12,7 +12,7 @@ from plait import Orchestrator, tool
 from plait.workers.scripted import Reply, Scripted
 from plait.workers.tools.sandbox import Sandbox, SandboxLimits
 from plait.workers.tools.sandbox.compiled import run_compiled
-from plait_research.planners._compiled import Place, read_cells, read_errors, read_finding
+from plait_research.planners._compiled import ProgramPlace, read_cells, read_errors, read_finding
 from plait_research.planners.code_search import CodeSearch
 from plait_research.planners.evolve import Evolve
 
@@ -29,15 +29,15 @@ RACE = """==================
 WARNING: ThreadSanitizer: data race (pid=9)
   Read of size 8 at 0x7ffe67f8c378 by thread T1:
     #0 std::vector<int>::operator[](unsigned long) /usr/include/c++/12/bits/stl_vector.h:1124 (program+0x1298)
-    #1 main._omp_fn.0 /work/0/main.cpp:5 (program+0x1298)
+    #1 main._omp_fn.0 /box/0/main.cpp:5 (program+0x1298)
 """
 
 
 def test_errors_of_compilers_are_read_into_places() -> None:
     first, last = read_errors(REFUSED, "cpp")
-    assert first == Place("main.cpp", 6, 10, "y", "‘y’ was not declared in this scope")
+    assert first == ProgramPlace("main.cpp", 6, 10, "y", "‘y’ was not declared in this scope")
     assert (last.line, last.symbol) == (7, "}")
-    assert read_errors(SHORT, "rust") == [Place("main.rs", 2, 5, "x", "cannot find value `x` in this scope")]
+    assert read_errors(SHORT, "rust") == [ProgramPlace("main.rs", 2, 5, "x", "cannot find value `x` in this scope")]
     assert [(place.line, place.column, place.symbol) for place in read_errors(GO, "go")] == [
         (4, 2, "total"),
         (5, 9, ""),
@@ -47,7 +47,7 @@ def test_errors_of_compilers_are_read_into_places() -> None:
 
 
 def test_findings_of_sanitizers_are_read_at_the_first_line_of_the_program() -> None:
-    assert read_finding(RACE, "openmp") == Place("main.cpp", 5, 0, "", "ThreadSanitizer: data race")
+    assert read_finding(RACE, "openmp") == ProgramPlace("main.cpp", 5, 0, "", "ThreadSanitizer: data race")
     overflow = read_finding(OVERFLOW, "cpp")
     assert overflow is not None
     assert (overflow.line, overflow.message.partition(":")[0]) == (4, "runtime error")

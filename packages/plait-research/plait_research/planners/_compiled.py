@@ -18,7 +18,7 @@ _FINDING = re.compile(
 )
 
 
-class Place(NamedTuple):
+class ProgramPlace(NamedTuple):
     """A line of a program at which a compiler or a sanitizer reports something; line 0 where it names none."""
 
     file: str
@@ -34,27 +34,29 @@ class Place(NamedTuple):
         return self.message if text is None else f"line {self.line}, `{text.strip()}`: {self.message}"
 
 
-def read_errors(text: str, language: str) -> list[Place]:
+def read_errors(text: str, language: str) -> list[ProgramPlace]:
     """Return the first errors in a compiler's output, in its order.
 
     The first one is the error localisation of SPoC (Kulal et al., arXiv 1906.04908): the line that the search blames.
     """
-    places: list[Place] = []
+    places: list[ProgramPlace] = []
     for error in islice(re.finditer(find_language(language).error, text, re.MULTILINE), MAX_ERRORS):
         message, column = error["message"].strip(), error["column"].strip(": ")
         quoted = _QUOTED.search(message)
         symbol = (quoted[1] or quoted[2]) if quoted else ""
-        places.append(Place(error["file"], int(error["line"]), int(column) if column.isdigit() else 0, symbol, message))
+        places.append(
+            ProgramPlace(error["file"], int(error["line"]), int(column) if column.isdigit() else 0, symbol, message)
+        )
     return places
 
 
-def read_finding(text: str, language: str) -> Place | None:
+def read_finding(text: str, language: str) -> ProgramPlace | None:
     """Return what a sanitizer reported first, at the first line of the program in its report."""
     finding, file = _FINDING.search(text), find_language(language).file
     if finding is None:
         return None
     at = re.search(rf"\b{re.escape(file)}:(\d+)(?::(\d+))?", text[finding.start() :])
-    return Place(file, int(at[1]) if at else 0, int(at[2] or 0) if at else 0, "", finding[1])
+    return ProgramPlace(file, int(at[1]) if at else 0, int(at[2] or 0) if at else 0, "", finding[1])
 
 
 def read_cells(reply: Any, program: str, language: str, count: int) -> list[Cell]:
