@@ -116,7 +116,7 @@ int main() {
   printf("%d\\n", total);
 }"""
     right = loop.replace("CLAUSE", "reduction(+ : total)")
-    wanted = [{"stdin": "2", "stdout": "4"}, {"stdin": "0", "stdout": "0"}]
+    wanted: Any = [{"stdin": "2", "stdout": "4"}, {"stdin": "0", "stdout": "0"}]
     place = environment(problem)
     for check in problem["checks"]:
         if len(await place._outputs("int main() { return 0; }", [""], check)) != 1:
