@@ -167,13 +167,13 @@ async def vllm_router(program: str, policy: str) -> AsyncIterator[Contender]:
         app.add_routes([web.post("/v1/completions", complete), web.get("/{rest:.*}", well)])
         return app
 
-    runners = [web.AppRunner(server(place)) for place in range(ENGINES)]
+    runners = [web.AppRunner(server(place), access_log=None) for place in range(ENGINES)]
     ports = [_free_port() for _ in range(ENGINES + 2)]
     for runner, port in zip(runners, ports, strict=False):
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()
     words = [program, "--host=127.0.0.1", f"--port={ports[-1]}", f"--prometheus-port={ports[-2]}", f"--policy={policy}",
-             "--max-concurrent-requests=8192", "--max-payload-size=1000000000", "--log-level=warn",
+             "--max-concurrent-requests=8192", "--max-payload-size=1000000000", "--log-level=warning",
              "--worker-urls", *(f"http://127.0.0.1:{port}" for port in ports[:ENGINES])]  # fmt: skip
     url = f"http://127.0.0.1:{ports[-1]}"
     connector = aiohttp.TCPConnector(limit=0)
@@ -188,7 +188,7 @@ async def vllm_router(program: str, policy: str) -> AsyncIterator[Contender]:
                             if answer.status == 200:
                                 break
                     if process.poll() is not None or time.monotonic() > until:
-                        raise RuntimeError("the router has not started")
+                        raise RuntimeError(f"the router has not started: {process.args}")
                     await asyncio.sleep(0.2)
                 found.append(VllmRouter(url, client))
                 yield found[0]
