@@ -37,6 +37,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "masked_shapes": ("--problems", "40"),
     "public_traces": (),
     "repeated_sampling": ("--report",),
+    "rollout_routers": ("--report",),
     "router": ("--rounds", "3", "--runs", "4", "--report"),
     "runtimes": ("--report",),
     "scale": ("--problems", "150"),
