@@ -227,6 +227,22 @@ BREAKS = [
         oracles=("intercode-bash",),
     ),
     *_of(
+        "data-lake (scores)", "plait_bench.environments._lake_scores",
+        ("abs(number * 100 - target)", "abs(number - target)"),
+        ("len(answer) / len(set(hits))", "len(answer) / len(hits)"),
+        ("error <= 0.01", "error <= 0.02"),
+        ("return 1 / (1 + abs(", "return 1 - (0 * 1 + abs("),
+        oracles=("kramabench-scores",),
+    ),
+    *_of(
+        "data-lake (tables)", "plait_bench.environments._lake_scores",
+        ("abs_tol=0.01", "abs_tol=0.001"),
+        ("    if ignore_order:", "    if not ignore_order:"),
+        ("columns = [columns] * len(gold)", "columns = [[]] * len(gold)"),
+        ("[0 if none else read(cell)", "[read(cell)"),
+        oracles=("spider2-tables",),
+    ),
+    *_of(
         "rollouts (advantages)", "plait_research.rollouts.advantages",
         ("stdev(of) + epsilon", "stdev(of)"),
         ("(reward - mean) / spread", "reward - mean"),
