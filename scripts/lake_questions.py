@@ -51,11 +51,22 @@ def _of_spider(path: Path, text: str) -> list[dict[str, Any]]:
         one = gold / "exec_result" / f"{name}.csv"
         several = sorted(one.parent.glob(f"{name}_[a-z].csv"))
         if name.startswith("local") and name in rules and (one.exists() or several):
-            tables: Any = one.read_text() if one.exists() else [file.read_text() for file in several]
-            want = {"tables": tables} | {key: rules[name].get(key) for key in ("condition_cols", "ignore_order")}
+            tables = [file.read_text() for file in ([one] if one.exists() else several)]
+            columns = columns_of(rules[name].get("condition_cols"), None if one.exists() else len(tables))
+            want = {"tables": tables, "columns": columns, "ignore_order": rules[name].get("ignore_order", False)}
             prompt = f"{row['question']} Answer with one query in an ```sql block."
             found.append(_row(prompt, [f"{row['db']}.sqlite"], want))
     return found
+
+
+def columns_of(given: Any, tables: int | None) -> list[list[int]]:
+    """Return the columns that count of each of several right tables, or of the one (`None`), as their evaluation reads
+    the field `condition_cols`: there a 0 that stands for a list counts as none."""
+    if given in (None, [], [[]], [None]):
+        return []
+    if tables is None or (tables > 1 and not all(isinstance(some, list) for some in given)):
+        given = [given] * (tables or 1)
+    return [some if isinstance(some, list) else [some] if some else [] for some in given]
 
 
 def _row(prompt: str, lake: list[str], want: dict[str, Any]) -> dict[str, Any]:

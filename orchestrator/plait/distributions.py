@@ -9,7 +9,7 @@ from __future__ import annotations
 CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-bench": {
         "command": ("demo",),
-        "environment": ("bash-sql", "bfcl", "data-lake", "humaneval", "reasoning-gym"),
+        "environment": ("bash-sql", "bfcl", "data-lake", "humaneval", "reasoning-gym", "repository"),
         "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "reasoning-gym", "sums", "tables"),
     },
     "plait-research": {

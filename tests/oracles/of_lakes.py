@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from plait_bench.environments.data_lake import DataLakeEnvironment
+from scripts.lake_questions import columns_of
 from tests.oracles.harness import Oracle, take
 
 METRICS = {
@@ -149,7 +150,9 @@ def spider_theirs(clone: Path) -> Callable[[Any], Any]:
 
 def spider_ours(case: dict[str, Any]) -> float:
     place = DataLakeEnvironment(text="{}", sandbox="process")
-    wanted = {"tables": case["gold"], "condition_cols": case["columns"], "ignore_order": case["ignore_order"]}
+    golds = [case["gold"]] if isinstance(case["gold"], str) else case["gold"]
+    columns: Any = columns_of(case["columns"], None if isinstance(case["gold"], str) else len(golds))
+    wanted = {"tables": golds, "columns": columns, "ignore_order": case["ignore_order"]}
     return asyncio.run(place.score(case["answer"], wanted))
 
 

@@ -144,12 +144,12 @@ async def test_llmcompiler_plans_the_pipeline(lake: Path) -> None:
         ('["b", "A"]', {"answer": ["a", "b"], "answer_type": "list_exact"}, True),
         ('["b"]', {"answer": ["a", "b"], "answer_type": "list_exact"}, False),
         (None, {"answer": "a", "answer_type": "string_exact"}, False),
-        ("select name, region from people", {"tables": "n\nAnn\nBo\n", "ignore_order": True}, True),
-        ("select name from people", {"tables": "n\nAnn\nBo\n"}, False),
-        ("select * from sales", {"tables": ["x\n1\n", "a,b\nz,10\nz,20\nz,5.5\n"], "condition_cols": [[0], [1]]}, True),
-        ("select no from sales", {"tables": "n\nAnn\n"}, False),
-        ("n\nAnn\n", {"tables": "m\nAnn\n"}, True),
-        (None, {"tables": "m\nAnn\n"}, False),
+        ("select name, region from people", {"tables": ["n\nAnn\nBo\n"], "ignore_order": True}, True),
+        ("select name from people", {"tables": ["n\nAnn\nBo\n"]}, False),
+        ("select * from sales", {"tables": ["x\n1\n", "a,b\nz,10\nz,20\nz,5.5\n"], "columns": [[0], [1]]}, True),
+        ("select no from sales", {"tables": ["n\nAnn\n"]}, False),
+        ("n\nAnn\n", {"tables": ["m\nAnn\n"]}, True),
+        (None, {"tables": ["m\nAnn\n"]}, False),
         ("[" * 90_000, {"answer": [1], "answer_type": "list_exact"}, False),
         ("__import__('os').getcwd()", {"answer": [1], "answer_type": "list_exact"}, False),
     ],
@@ -183,7 +183,7 @@ def test_questions_are_read_from_both_benchmarks(tmp_path: Path) -> None:
     gold = tmp_path / "evaluation_suite" / "gold"
     (gold / "exec_result").mkdir(parents=True)
     (gold / "exec_result" / "local1_a.csv").write_text("n\n1\n")
-    rule = {"instance_id": "local1", "condition_cols": [0], "ignore_order": True}
+    rule = {"instance_id": "local1", "condition_cols": [1], "ignore_order": True}
     (gold / "spider2lite_eval.jsonl").write_text(json.dumps(rule))
     (tmp_path / "lite.jsonl").write_text(
         "\n".join(json.dumps({"instance_id": name, "db": "shop", "question": "Q?"}) for name in ("local1", "bq1"))
@@ -193,4 +193,4 @@ def test_questions_are_read_from_both_benchmarks(tmp_path: Path) -> None:
         "prompt": "Q? Answer with one query in an ```sql block.",
         "lake": ["shop.sqlite"],
     }
-    assert row["want"] == {"tables": ["n\n1\n"], "condition_cols": [0], "ignore_order": True}
+    assert row["want"] == {"tables": ["n\n1\n"], "columns": [[1]], "ignore_order": True}

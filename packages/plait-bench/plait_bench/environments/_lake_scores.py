@@ -38,12 +38,12 @@ def _number(value: Any) -> float:
 
 
 def _is_equal(answer: Any, target: Any) -> bool:
-    if isinstance(target, float):
-        number = _number(answer)
-        return min(abs(number - target), abs(number * 100 - target)) / abs(target) < 1e-6
     if isinstance(target, str):
         return isinstance(answer, str) and answer.strip().lower() == target.strip().lower()
-    return bool(answer == target)
+    if not isinstance(target, float):
+        return bool(answer == target)
+    number = _number(answer)
+    return min(abs(number - target), abs(number * 100 - target)) / abs(target) < 1e-6
 
 
 def _score_list(answer: Any, target: Any, exact: bool) -> float:
@@ -75,26 +75,19 @@ def _items_match(item: Any, target: Any, exact: bool) -> bool:
     return error < 1e-6 if exact else error <= 0.01
 
 
-def tables_match(answer: str, gold: str | Sequence[str], columns: Any, ignore_order: bool) -> bool:
-    """Return whether a table in CSV has each wanted column of one of the right tables, by Spider 2.0-lite's rule: in
-    any order of columns, numbers within 0.01. `columns`: indexes, or for several tables a list of them for each."""
+def tables_match(answer: str, golds: Sequence[str], columns: Sequence[Any] | None, ignore_order: bool) -> bool:
+    """Return whether a table in CSV has the wanted columns of one of the right tables, by Spider 2.0-lite's rule: in
+    any order of columns, numbers within 0.01. `columns`: indexes for each right table; empty: all."""
     try:
         table = _read_columns(answer)
-        if isinstance(gold, str):
-            return _has_columns(table, gold, columns, ignore_order)
-        if columns in (None, [], [[]], [None]):
-            columns = [[]] * len(gold)
-        elif len(gold) > 1 and not all(isinstance(some, list) for some in columns):
-            columns = [columns] * len(gold)
-        return any(_has_columns(table, one, columns[i], ignore_order) for i, one in enumerate(gold))
+        for i, gold in enumerate(golds):
+            right, chosen = _read_columns(gold), columns[i] if columns else ()
+            wanted = [right[index] for index in chosen] if chosen else right
+            if all(any(_columns_match(one, other, ignore_order) for other in table) for one in wanted):
+                return True
     except (ValueError, IndexError):
-        return False
-
-
-def _has_columns(table: list[list[Cell]], gold: str, columns: Any, ignore_order: bool) -> bool:
-    right = _read_columns(gold)
-    wanted = [right[i] for i in (columns if isinstance(columns, list) else [columns])] if columns else right
-    return all(any(_columns_match(one, other, ignore_order) for other in table) for one in wanted)
+        pass
+    return False
 
 
 def _columns_match(one: list[Cell], other: list[Cell], ignore_order: bool) -> bool:

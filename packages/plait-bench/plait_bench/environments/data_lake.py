@@ -37,19 +37,14 @@ class DataLakeEnvironment(BashSqlEnvironment):
     SQLite files; `select sql from sqlite_master` lists them. A question names its files in `lake`; without, it has all.
 
     The expectation is KramaBench's (arXiv 2506.06541), `{"answer": …, "answer_type": "numeric_exact"}`, where an
-    approximate number is right within 1 %, or Spider 2.0-lite's (arXiv 2411.07763), `{"tables": "CSV"}` or a list of
-    such, with `condition_cols` and `ignore_order`: then the answer is a query, or a table in CSV.
+    approximate number is right within 1 %, or Spider 2.0-lite's (arXiv 2411.07763), `{"tables": ["CSV", …]}` with the
+    `columns` that count of each and `ignore_order`: then the answer is a query, or a table in CSV, that equals one.
     """
 
     fidelity = Fidelity(
-        "variant",
-        "answers that a model has to judge (`string_approximate`) are refused; Python in answers is read, not run",
-        oracles=("kramabench-scores", "spider2-tables"),
-        paper="2506.06541",
+        "variant", "refuses answers that a model must judge", ("kramabench-scores", "spider2-tables"), "2506.06541"
     )
-    limits: ClassVar[Mapping[str, float]] = {
-        "disk": 512, "file": 256, "memory": 2048, "total_memory": 4096, "cpu": 60, "seconds": 60,
-    }  # fmt: skip
+    limits: ClassVar[Mapping[str, float]] = {"disk": 512, "file": 256, "memory": 2048, "cpu": 60, "seconds": 60}
 
     folder: Annotated[str, ServerFile()] = Field(default=".", description="Folder of the lake, at most 64 MiB.")
 
@@ -59,8 +54,7 @@ class DataLakeEnvironment(BashSqlEnvironment):
 
     async def _begin(self) -> None:
         if not self._begun:
-            names = json.loads(self.text).get("lake", ())
-            self._tar = await asyncio.to_thread(pack_lake, self.folder, names)
+            self._tar = await asyncio.to_thread(pack_lake, self.folder, json.loads(self.text).get("lake", ()))
             self._begun = True
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
@@ -76,24 +70,23 @@ class DataLakeEnvironment(BashSqlEnvironment):
         match wanted:
             case {"answer": target, "answer_type": str(kind)} if kind in ANSWER_TYPES:
                 return score_answer(answer, target, kind)
-            case {"tables": str() | list() as gold}:
-                table = await self._run_answer(str(answer))
-                return float(tables_match(table, gold, wanted.get("condition_cols"), bool(wanted.get("ignore_order"))))
+            case {"tables": [*golds], **rule}:
+                if str(answer).upper().startswith(("SELECT", "WITH")):
+                    answer = await self._select(str(answer))
+                return float(tables_match(str(answer), golds, rule.get("columns"), bool(rule.get("ignore_order"))))
             case _:
                 raise ToolError(
-                    'what is wanted is {"answer": 15, "answer_type": "numeric_exact"} or {"tables": "a,b\\n1,2\\n"}; '
+                    'what is wanted is {"answer": 15, "answer_type": "numeric_exact"} or {"tables": ["a,b\\n1,2\\n"]}; '
                     f"the types that are graded without a model are {', '.join(ANSWER_TYPES)}"
                 )
 
-    async def _run_answer(self, answer: str) -> str:
-        """Return the table in CSV that an answer selects, or is."""
-        if not answer.upper().startswith(("SELECT", "WITH")):
-            return answer
+    async def _select(self, query: str) -> str:
+        """Return a query's rows as CSV; none of a query that fails or does not end."""
         rows: list[list[Any]] = [[]]
         async with self._turn:
             await self._begin()
-            with contextlib.suppress(ToolError):  # a query without end is a wrong answer
-                rows = (await self._ran("sql", answer, self._tar, keep=False))["rows"] or rows
+            with contextlib.suppress(ToolError):
+                rows = (await self._ran("sql", query, self._tar, keep=False))["rows"] or rows
         table = io.StringIO()
         csv.writer(table).writerows([range(len(rows[0])), *rows])
         return table.getvalue()
@@ -102,27 +95,26 @@ class DataLakeEnvironment(BashSqlEnvironment):
 def pack_lake(place: str, names: Sequence[str]) -> str:
     """Return a packed copy of a folder's files (`names`: of these alone) and of a database with their tables. Raises
     `ToolError` for files that are outside the folder, too large or broken."""
-    folder = Path(place).expanduser()
+    folder = Path(place).expanduser().resolve()
     files = [folder / name for name in names] or sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in files:
-        if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-            raise ToolError(f"{path} is not a file of the data lake {folder}")
+    if lost := [path for path in files if not (path.is_file() and path.resolve().is_relative_to(folder))]:
+        raise ToolError(f"{lost[0]} is not a file of the data lake {folder}")
     if not files or sum(path.stat().st_size for path in files) > _MAX_BYTES:
         raise ToolError(f"the files of {folder} must have 1 byte to 64 MiB; name a question's files in its `lake`")
     packed = io.BytesIO()
     with tempfile.TemporaryDirectory() as temporary, tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
-        database = sqlite3.connect(Path(temporary, "data.db"))
-        for path in files:
-            tar.add(path.resolve(), str(path.relative_to(folder)))
-            try:
-                for name, columns, rows in _read_tables(path):
-                    database.execute(f"create table {_quote(name)} ({', '.join(columns)})")
-                    database.executemany(f"insert into {_quote(name)} values ({', '.join('?' * len(columns))})", rows)
-            except (ValueError, sqlite3.Error) as error:
-                raise ToolError(f"{path} cannot be read as a table ({error}); leave it out of `lake`") from None
-        database.commit()
-        database.close()
-        tar.add(Path(temporary, "data.db"), "data.db")
+        data = Path(temporary, "data.db")
+        with contextlib.closing(sqlite3.connect(data)) as database, database:
+            for path in files:
+                tar.add(path.resolve(), str(path.relative_to(folder)))
+                try:
+                    for name, columns, rows in _read_tables(path):
+                        database.execute(f"create table {_quote(name)} ({', '.join(columns)})")
+                        marks = ", ".join("?" * len(columns))
+                        database.executemany(f"insert into {_quote(name)} values ({marks})", rows)
+                except (ValueError, sqlite3.Error) as error:
+                    raise ToolError(f"{path} cannot be read as a table ({error}); leave it out of `lake`") from None
+        tar.add(data, "data.db")
     return base64.b64encode(packed.getvalue()).decode()
 
 

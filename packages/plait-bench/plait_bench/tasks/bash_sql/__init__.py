@@ -39,6 +39,8 @@ class BashSqlProblem(Frozen):
     """Names in the folder that are also available below `/`: `testbed` as `/testbed`."""
     lake: tuple[str, ...] | None = None
     """Files of the data lake of the environment `data-lake`; empty: all."""
+    repository: tuple[str, str] | None = None
+    """Bundle and commit of the environment `repository`."""
 
 
 class BashSql(Task):
@@ -72,6 +74,7 @@ class BashSql(Task):
         there += ["the data lake, whose tables `select sql from sqlite_master` lists"] * (
             self._problem.lake is not None
         )
+        there += [f"the repository {self._problem.repository[0]}"] if self._problem.repository else []
         return f"{self._problem.prompt}\nThere are: {'; '.join(there) or 'no files'}.\n"
 
     def chat(self) -> bool:
