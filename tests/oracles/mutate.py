@@ -243,6 +243,15 @@ BREAKS = [
         oracles=("spider2-tables",),
     ),
     *_of(
+        "repository", "plait_bench.environments.repository",
+        ("'SKIPPED'} for test in kept", "'ERROR'} for test in kept"),
+        ('"FULL" if passed == len(fixed)', '"FULL" if passed'),
+        ("statuses.get(test) in _PASSES for test in fixed", 'statuses.get(test) == "PASSED" for test in fixed'),
+        ('line.replace(" - ", " ")', "line"),
+        ('statuses[words[1]] = words[0]', 'statuses.setdefault(words[1], words[0])'),
+        oracles=("swe-bench-status",),
+    ),
+    *_of(
         "rollouts (advantages)", "plait_research.rollouts.advantages",
         ("stdev(of) + epsilon", "stdev(of)"),
         ("(reward - mean) / spread", "reward - mean"),

@@ -51,8 +51,10 @@ def _other(random: Random, target: Any) -> Any:
         return made if random.random() < 0.9 else random.choice([None, 3, "none", made[:1]])
     if isinstance(target, str):
         return random.choice([target.upper(), f" {target}", *WORDS, 3, None])
-    near = target * random.choice((1 + 1e-7, 1 + 1e-5, 0.991, 1.0099, 1.02, 0.01))
-    return random.choice([near, str(near), f"{target * 100}%", str(target), float(target), *NUMBERS, "many", None])
+    near = target * random.choice((1 + 1e-7, 1 + 1e-5, 0.991, 1.015, 0.01, 0.01))
+    return random.choice(
+        [*[near] * 5, str(near), f"{target}%", f"{target * 100}%", str(target), float(target), *NUMBERS, "many", None]
+    )
 
 
 def krama_theirs(clone: Path) -> Callable[[Any], Any]:
@@ -105,9 +107,12 @@ def _table(random: Random, height: int) -> list[list[str]]:
 
 
 def _spoil(random: Random, table: list[list[str]]) -> None:
-    match random.randrange(5):
+    match random.randrange(6):
         case 0:
             random.shuffle(table)
+        case 5:
+            for column in table:
+                column[:] = [str(float(cell) + 0.004) if cell.isdecimal() else cell for cell in column]
         case 1:
             order = list(range(len(table[0])))
             random.shuffle(order)
@@ -159,7 +164,7 @@ def spider_ours(case: dict[str, Any]) -> float:
 ORACLES = [
     Oracle(
         "kramabench-scores", "bobbai00/Kramabench", "8fa2fb3297caa8b5370dc1457e5926d20207aa27", "none stated",
-        "benchmark/metrics.py Success, RAEScore, F1, F1Approximate", _scores, krama_theirs, krama_ours, number=200,
+        "benchmark/metrics.py Success, RAEScore, F1, F1Approximate", _scores, krama_theirs, krama_ours, number=300,
         through="environment",
     ),
     Oracle(

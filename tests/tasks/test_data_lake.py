@@ -160,7 +160,7 @@ async def test_answers_are_graded(lake: Path, answer: Any, wanted: Any, right: b
 
 @pytest.mark.parametrize("wanted", [None, {}, {"answer": "a", "answer_type": "string_approximate"}, {"tables": 1}])
 async def test_what_only_a_model_can_judge_is_refused(lake: Path, wanted: Any) -> None:
-    with pytest.raises(ToolError, match="graded without a model are numeric_exact"):
+    with pytest.raises(ToolError, match="of numeric_exact, numeric_approximate"):
         await placed(lake).grade("a", wanted)
 
 

@@ -28,6 +28,7 @@ from .bash_sql import BashSqlEnvironment
 __all__ = ["DataLakeEnvironment"]
 
 _MAX_BYTES = 64 << 20
+_WANTED = f"write {{'tables': ['CSV', …]}} or {{'answer': 15, 'answer_type': …}}, of {', '.join(ANSWER_TYPES)}"
 _PARQUET = "a Parquet file needs pyarrow: pip install 'plait[batch]'"
 
 
@@ -41,9 +42,7 @@ class DataLakeEnvironment(BashSqlEnvironment):
     `columns` that count of each and `ignore_order`: then the answer is a query, or a table in CSV, that equals one.
     """
 
-    fidelity = Fidelity(
-        "variant", "refuses answers that a model must judge", ("kramabench-scores", "spider2-tables"), "2506.06541"
-    )
+    fidelity = Fidelity("variant", "no model judges", ("kramabench-scores", "spider2-tables"), "2506.06541")
     limits: ClassVar[Mapping[str, float]] = {"disk": 512, "file": 256, "memory": 2048, "cpu": 60, "seconds": 60}
 
     folder: Annotated[str, ServerFile()] = Field(default=".", description="Folder of the lake, at most 64 MiB.")
@@ -75,10 +74,7 @@ class DataLakeEnvironment(BashSqlEnvironment):
                     answer = await self._select(str(answer))
                 return float(tables_match(str(answer), golds, rule.get("columns"), bool(rule.get("ignore_order"))))
             case _:
-                raise ToolError(
-                    'what is wanted is {"answer": 15, "answer_type": "numeric_exact"} or {"tables": ["a,b\\n1,2\\n"]}; '
-                    f"the types that are graded without a model are {', '.join(ANSWER_TYPES)}"
-                )
+                raise ToolError(_WANTED)
 
     async def _select(self, query: str) -> str:
         """Return a query's rows as CSV; none of a query that fails or does not end."""

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
@@ -27,8 +27,7 @@ __all__ = ["RepositoryEnvironment"]
 
 _APPLY = "git apply --whitespace=nowarn"
 _STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
-_FIXED, _KEPT = {"PASSED", "XFAIL"}, {"PASSED", "XFAIL", "SKIPPED"}
-_COUNT = re.compile(r"\[\d+\]$")
+_PASSES = {"PASSED", "XFAIL"}
 _WANTED = 'what is wanted is {"FAIL_TO_PASS": ["tests.test_a.A.test_b"], "PASS_TO_PASS": [], "test_patch": "diff …"}'
 
 
@@ -43,9 +42,7 @@ class RepositoryEnvironment(BashSqlEnvironment):
     takes longer than `test_seconds` ends the tests.
     """
 
-    fidelity = Fidelity(
-        "variant", "runs each named test by itself, by its exit code, too", ("swe-bench-status",), "2310.06770"
-    )
+    fidelity = Fidelity("variant", "runs each named test by itself", ("swe-bench-status",), "2310.06770")
     limits: ClassVar[Mapping[str, float]] = {"disk": 256, "seconds": 900, "cpu": 900, "memory": 2048, "processes": 64}
 
     folder: Annotated[str, ServerFile()] = Field(default=".", description="Folder of the repositories or bundles.")
@@ -81,18 +78,16 @@ class RepositoryEnvironment(BashSqlEnvironment):
         return (await self.report(answer, wanted))["resolved"] == "RESOLVED_FULL"
 
     async def report(self, answer: JsonValue, wanted: JsonValue) -> dict[str, Any]:
-        """Return SWE-bench's report of a patch: `applied`, the tests by list and outcome, `resolved`, and the log's end.
-        Raises `ToolError`."""
-        match wanted:
-            case {"FAIL_TO_PASS": [*fixed], "PASS_TO_PASS": [*kept], **rest}:
-                names = [str(name) for name in (*fixed, *kept)]
-            case _:
-                raise ToolError(_WANTED)
-        tests, key = str(rest.get("test_patch", "")), secrets.token_hex(8)
+        """Return whether a patch `applied`, the tests' `statuses`, SWE-bench's `resolved`, and the `log`'s end. Raises
+        `ToolError`."""
+        if not isinstance(wanted, dict) or not {"FAIL_TO_PASS", "PASS_TO_PASS"} <= wanted.keys():
+            raise ToolError(_WANTED)
+        fixed, kept = (cast("list[str]", wanted[name]) for name in ("FAIL_TO_PASS", "PASS_TO_PASS"))
+        tests, key = str(wanted.get("test_patch", "")), secrets.token_hex(8)
         held = [f"--exclude={shlex.quote(name)}" for name in re.findall(r"^diff --git a/(\S+)", tests, re.MULTILINE)]
         lines = [f"{_APPLY} {' '.join(held)} .answer && {f'{_APPLY} .tests' if tests else 'true'} || exit; echo {key}"]
-        run = f"timeout -k 1 {self.test_seconds} {rest.get('command', 'python3 -m unittest')}"
-        for name in names:
+        run = f"timeout -k 1 {self.test_seconds} {wanted.get('command', 'python3 -m unittest')}"
+        for name in (*fixed, *kept):
             lines += [f"{run} {shlex.quote(name)} > .log 2>&1; code=$?; echo {key} $code; tail -c 2000 .log; echo"]
             lines += ["[ $code -lt 124 ] || exit"]  # ended at its time limit, or killed
         await self._begin()  # its errors are raised
@@ -100,11 +95,12 @@ class RepositoryEnvironment(BashSqlEnvironment):
         with contextlib.suppress(ToolError):
             output = await self._run_patched("\n".join(lines), str(answer or ""), "output", tests)
         statuses: dict[str, str] = {}
-        for name, part in zip(names, output.split(key)[2:], strict=False):
+        for name, part in zip((*fixed, *kept), output.split(key)[2:], strict=False):
             code, _, log = part.partition("\n")
             statuses[name] = parse_log(log).get(name, "PASSED") if code.strip() == "0" else "FAILED"
-        graded = grade_tests(statuses, fixed, kept)
-        return {"applied": key in output, **graded, "log": output.replace(key, "exit code")[-2000:]}
+        resolved = resolve(statuses, fixed, kept) if key in output else "RESOLVED_NO"
+        log = output.replace(key, "exit code")[-2000:]
+        return {"applied": key in output, "statuses": statuses, "resolved": resolved, "log": log}
 
 
 def pack_commit(folder: str, name: str, commit: str) -> str:
@@ -128,19 +124,14 @@ def parse_log(log: str) -> dict[str, str]:
     statuses: dict[str, str] = {}
     for line in log.split("\n"):
         words = (line.replace(" - ", " ") if line.startswith("FAILED") else line).split()
-        if line.startswith(_STATUSES) and len(words) > 1 and not (words[0] == "SKIPPED" and _COUNT.match(words[1])):
+        if line.startswith(_STATUSES) and len(words) > 1 and not re.match(r"SKIPPED \[\d+\]$", " ".join(words[:2])):
             statuses[words[1]] = words[0]
     return statuses
 
 
-def grade_tests(statuses: Mapping[str, str], fixed: Sequence[Any], kept: Sequence[Any]) -> dict[str, Any]:
-    """Return the tests of both lists by outcome, and whether the issue is resolved, by SWE-bench's rules: `full` if all
-    tests pass, `partial` if some are fixed and none is broken. A skipped test is not fixed, and not broken."""
-    report: dict[str, Any] = {}
-    for name, tests, good in (("FAIL_TO_PASS", fixed, _FIXED), ("PASS_TO_PASS", kept, _KEPT)):
-        passed = [test for test in tests if statuses.get(test) in good]
-        report[name] = {"success": passed, "failure": [test for test in tests if test not in passed]}
-    resolved = "PARTIAL" if report["FAIL_TO_PASS"]["success"] else "NO"
-    if not report["FAIL_TO_PASS"]["failure"]:
-        resolved = "FULL"
-    return report | {"resolved": f"RESOLVED_{'NO' if report['PASS_TO_PASS']['failure'] else resolved}"}
+def resolve(statuses: Mapping[str, str], fixed: Sequence[Any], kept: Sequence[Any]) -> str:
+    """Return SWE-bench's resolution: `RESOLVED_FULL` if all tests pass, `_PARTIAL` if some of `fixed` and all of `kept`
+    do, else `_NO`. A skipped test is not fixed, and not broken."""
+    passed = sum(statuses.get(test) in _PASSES for test in fixed)
+    level = "FULL" if passed == len(fixed) else "PARTIAL" if passed else "NO"
+    return f"RESOLVED_{level if all(statuses.get(test) in {*_PASSES, 'SKIPPED'} for test in kept) else 'NO'}"
