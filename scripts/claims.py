@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments._tools.statistics import Estimate, holm, p_value, verdict
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS = ROOT / "experiments" / "claims.toml"

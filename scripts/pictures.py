@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import re
 import tempfile
 import time
@@ -19,7 +20,8 @@ from rich.text import Text
 import plait.apps.repl.plain  # noqa: F401 - enters the commands in the table
 from plait import AsyncOrchestrator
 from plait.apps.common.tree import StepTree
-from plait.apps.repl.conversation import ended, started
+from plait.apps.repl.conversation import Repl
+from plait.apps.repl.session import ReplSession
 from plait.apps.repl.state import Manner
 from plait.apps.repl.view import Screen
 from plait.core.ops import Plugin
@@ -90,11 +92,11 @@ async def _talk(config: Config, lines: list[str], stream: io.StringIO) -> None:
     request = Request(n=7, planner=Plugin(name="sample"), policies=(Plugin(name="consensus"),))
     screen = Screen(stream, styled=True)
     screen.size = lambda: (COLUMNS, 40)
-    repl = started(config, Manner(request), screen)
+    repl = Repl(ReplSession(config, Manner(request)), screen)
     for line in lines:
         stream.write(f"\x1b[1mplait>\x1b[0m {line}\n")
         await repl.take(line)
-    await ended(repl)
+    await repl.close()
 
 
 def conversation(path: Path) -> None:
@@ -108,6 +110,37 @@ def conversation(path: Path) -> None:
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(stream.getvalue()))
     console.save_svg(str(path), title="plait repl")
+
+
+async def _created_agents() -> StepTree:
+    """Return the tree of a run whose model creates three agents, joins two and answers."""
+
+    def call(name: str, **arguments: object) -> str:
+        return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+    cities = {"Rome": False, "Paris": True, "Oslo": False}
+    spawned = "".join(call("spawn_agent", task=f"Offers of {city}", fork=fork) for city, fork in cities.items())
+    script = [
+        Reply(when="agent-1: .*agent-2: ", text="Rome is cheaper: 90 against 110 euros.\n", delay=0.1),
+        Reply(when="agent-3 works on it", text=call("join_agents", agents=["agent-1", "agent-2"])),
+        Reply(when="^(User: )?Offers of Rome", text="90 euros", delay=0.5),
+        Reply(when="\nOffers of Paris", text="110 euros", delay=0.8),
+        Reply(when="^(User: )?Offers of Oslo", text="It takes longer.", delay=60.0),
+        Reply(text=spawned, delay=0.2),
+    ]
+    tree = StepTree("Which is cheaper, Rome or Paris?")
+    async with AsyncOrchestrator(workers=[Scripted(script)], journal="off") as orchestrator:
+        async for news in orchestrator.stream("Which is cheaper, Rome or Paris?", planner="react:depth=1"):
+            if not isinstance(news, RunEnded):
+                tree.take(news)
+    return tree
+
+
+def created_agents(path: Path) -> None:
+    """Write the tree of a run with agents that its model created as SVG."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(asyncio.run(_created_agents()).renderable(COLUMNS, None))
+    console.save_svg(str(path), title="plait run --planner react:depth=1")
 
 
 async def _watched(config: Config) -> list[tuple[float, str]]:
@@ -163,4 +196,5 @@ def moving(path: Path) -> None:
 if __name__ == "__main__":
     conversation(IMAGES / "repl.svg")
     moving(IMAGES / "run.svg")
+    created_agents(IMAGES / "created-agents.svg")
     live_page(IMAGES)

@@ -39,13 +39,15 @@ Orchestrator = answering({"text": '{"name": "Rome", "people": 5}'})
 STEPS = {"when": "(?s)check", "text": "answer: 42"}, {"text": "check it\n"}
 BEFORE = {
     "own-agent 1": AGENTS,
+    "own-agent 2": AGENTS,
     "own-flow 2": "orchestrator = AsyncOrchestrator(workers=[Scripted([Reply(text='4')])])\n",
     "own-search 1": f"question, plait = 'What is 6 times 7?', answering(*{STEPS!r})()\n",
 }
 """What a page takes for granted, by the page and the number of its sample."""
 AFTER = {
     "own-agent 1": "assert answer.output == City(name='Rome', people=5), answer",
-    "own-agent 2": "assert write.name == 'write' and write.approve and write.side_effects",
+    "own-agent 2": "assert 'Rome' in answer.answer and answer.status == 'done'",
+    "own-agent 3": "assert write.name == 'write' and write.approve and write.side_effects",
     "own-flow 1": """
 with answering({"when": "Right or wrong", "text": "right"}, {"text": "blue"})() as plait:
     assert plait.run("Which colour?", planner=Checked()).answer == "blue"

@@ -1,4 +1,4 @@
-"""Means with their uncertainty, and the estimators that the papers use. Pure; needs numpy and scipy.
+"""Means with their uncertainty, and the estimators that the papers use. Pure; needs numpy.
 
 Every page takes its intervals from here. The coverage of each is measured in `tests/experiments/test_statistics.py`.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plait.apps.commands.eval import paired, wilson
+from plait.apps.common.intervals import bootstrap, paired_difference, wilson
 
 __all__ = [
     "Estimate", "Values", "difference", "discordant", "holm", "mcnemar", "mean", "p_value", "pass_at", "ratio",
@@ -50,7 +50,7 @@ def mean(values: Values, seed: int = 0) -> Estimate:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
         return Estimate(math.nan, math.nan, math.nan)
-    return Estimate(*paired(array.tolist(), [0.0] * array.size, seed))
+    return Estimate(*bootstrap(array.tolist(), seed))
 
 
 def share(hits: Values, seed: int = 0) -> Estimate:
@@ -93,7 +93,7 @@ def difference(first: Values, second: Values, seed: int = 0) -> Estimate:
         return discordant(*wins_and_losses(a, b), a.size)
     if (a == b).all() and both.min() >= 0.0 and both.max() <= 1.0:
         return discordant(0, 0, a.size)
-    return Estimate(*paired(a.tolist(), b.tolist(), seed))
+    return Estimate(*bootstrap((a - b).tolist(), seed))
 
 
 def wins_and_losses(first: Values, second: Values) -> tuple[int, int]:
@@ -105,27 +105,12 @@ def wins_and_losses(first: Values, second: Values) -> tuple[int, int]:
 def discordant(wins: int, losses: int, n: int) -> Estimate:
     """Return `(wins - losses) / n` with an exact interval, for n paired problems that are right or wrong.
 
-    It joins two exact intervals (Clopper and Pearson, 1934): of the share of wins among the problems that differ, at
-    95 %, and of the share of problems that differ, at 90 %. So it leaves 0 out exactly where `mcnemar` is below 0.05.
-    Where no problem differs, it is the rule of three: at most 1 - 0.05^(1/n), about 3/n, either way.
+    It leaves 0 out exactly where `mcnemar` is below 0.05 (`plait.apps.common.intervals`).
 
     >>> discordant(0, 0, 50).points()
     '+0.0 points (-5.8 to +5.8)'
     """
-    differ = wins + losses
-    if differ == 0:
-        most = 1.0 - (1 - LEVEL) ** (1 / n)
-        return Estimate(0.0, -most, most)
-    few, many = _exact(differ, n, 2 * LEVEL - 1)
-    low, high = (2 * share - 1 for share in _exact(wins, differ, LEVEL))
-    return Estimate((wins - losses) / n, low * (many if low < 0 else few), high * (many if high > 0 else few))
-
-
-def _exact(hits: int, n: int, level: float) -> tuple[float, float]:
-    from scipy.stats import binomtest  # pyright: ignore[reportMissingTypeStubs]
-
-    found: Any = binomtest(hits, n).proportion_ci(level, "exact")
-    return float(found.low), float(found.high)
+    return Estimate(*paired_difference(wins, losses, n))
 
 
 def mcnemar(wins: int, losses: int) -> float:

@@ -25,12 +25,13 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait_research.planners._programs import read_problem
 from plait_research.planners.code_search import CodeSearch, Searching
-from plait_research.planners.code_search.programs import Evidence, Rule, choose
+from plait_research.planners.code_search.programs import Evidence, Rule, choose, list_passed
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 
 from .._tools.command import Given, command
 from .._tools.functions import PUBLIC, TESTS, Function, functions, run_here, run_python
+from .mutual import score_mutually
 
 __all__ = ["ERRORS", "row_of", "run"]
 
@@ -139,9 +140,12 @@ def row_of(world: str, error: float, n: int, repairs: int, fix: float, given: Se
         for rule in RULES:
             picked = marks[choose([each for _, each in search.evidence], rule)] if len(pool) > 1 else marks[0]
             right[rule].append(float(picked))
+        trusts = (
+            score_mutually([list_passed(each, search.tests) for each in pool])[0] if search.tests else [1.0] * len(pool)
+        )
         by_trust = [
             Evidence(round(trust, 6), each.cluster, each.length)
-            for (_, each), trust in zip(search.evidence, search.trust or [1.0], strict=True)
+            for (_, each), trust in zip(search.evidence, trusts, strict=True)
         ]
         right["mutual"].append(float(marks[choose(by_trust)]))
         weights = [each.weight for each in pool]

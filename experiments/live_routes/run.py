@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from experiments._tools.recordings import recorded_samples
 from plait.core.ops import Plugin
 from plait_research.planners.routes import RouteRecord
 from plait_research.route.ranking import Tier
-from plait_research.samples.recordings import recorded_samples
 
 __all__ = ["HERE", "REQUESTS", "collect", "main", "page_of", "play", "plays"]
 

@@ -15,8 +15,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plait_research.samples.recordings import RecordedSample, estimated, recorded_samples
+from plait_research.samples.recordings import RecordedSample
 
+from .._tools.recordings import estimated, recorded_samples
 from .._tools.samples import Question, questions
 
 __all__ = ["ARMS", "SETS", "Recording", "arms", "perplexities", "votes"]

@@ -39,6 +39,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments votes", description=__doc__)
     parser.add_argument(
         "--from", type=Path, required=True, dest="file", metavar="FILE",
-        help="samples, as `plait learn import` and `plait runs export --format samples` write them",
+        help="samples, as `plait runs export --format samples` and `experiments._tools.recordings` write them",
     )  # fmt: skip
     print(page_of(parser.parse_args().file))

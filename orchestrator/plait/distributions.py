@@ -15,16 +15,16 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-research": {
         "planner": (
             "blackboard", "code-search", "debate", "deepprune", "evolve", "exchange", "layers", "mars",
-            "partial-rollout", "route-features", "route-record", "scale", "skeleton-graph",
-            "speculate", "ssr", "takeover", "think-summarize",
+            "partial-rollout", "recursive", "route", "route-features", "route-record", "scale",
+            "skeleton-graph", "speculate", "ssr", "takeover", "think-summarize",
         ),
         "policy": ("deepconf", "deepconf-consensus"),
         "merge": ("alike", "distinct", "runtime", "shortest-majority"),
         "search": ("dvts", "ets", "lats", "particle", "rebase", "stride"),
         "scorer": ("perplexity", "reward-model"),
         "command": (
-            "learn effort", "learn import", "learn numbers", "learn prompts", "learn rollouts", "learn route",
-            "learn strategies", "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
+            "learn effort", "learn numbers", "learn prompts", "learn rollouts", "learn route",
+            "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
         ),
     },
     "plait-server": {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from collections import Counter
 
 import pytest
 
-from plait.apps.commands.eval import paired, wilson
+from plait.apps.commands.eval import compared
 from plait.apps.common.dataset import read_questions
+from plait.apps.common.intervals import exact_share, paired_difference, wilson
+from plait.apps.common.sample_curves import SamplePool
 from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
 from plait_bench.countdown import CountdownProblem, _reach, draw, is_held_out, is_right
@@ -276,11 +280,11 @@ def test_several_planners_are_compared_problem_by_problem(plait, problems, solve
     assert done.code == 0
     first, second = done.json["compared"]
     assert (first["name"], second["name"], first["n"]) == ("single", "sample:n=3", 3)
-    assert first["difference"] is None and second["difference"] == [0.0, 0.0, 0.0]
+    assert first["difference"] is None and second["difference"] == pytest.approx([0.0, -0.6316, 0.6316], abs=1e-4)
     assert second["tokens_ratio"] == pytest.approx(3.0)
     assert [each["planner"] for each in done.json["planners"]] == ["single", "sample:n=3"]
     table = plait(*given, *both)
-    assert "sample:n=3" in table.out and "+0.0 (+0.0 to +0.0)" in table.out and "3.00" in table.out
+    assert "sample:n=3" in table.out and "+0.0 (-63.2 to +63.2)" in table.out and "3.00" in table.out
     again = plait("eval", "both.jsonl", "--plot", "plot.png", "--json")
     assert again.json["compared"] == done.json["compared"]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -323,7 +327,67 @@ def test_saved_results_of_other_problems_or_none_are_refused(plait, tmp_path):
 
 
 def test_a_paired_difference_has_the_spread_of_its_pairs():
-    base = [0.0, 1.0] * 50
-    assert paired(base, base) == (0.0, 0.0, 0.0)
-    mean, low, high = paired([1.0] * 100, base)
-    assert mean == 0.5 and 0.38 < low < 0.45 and 0.55 < high < 0.62
+    assert paired_difference(0, 0, 50) == pytest.approx((0.0, -0.0582, 0.0582), abs=1e-4)  # never a width of 0
+    mean, low, high = paired_difference(50, 0, 100)
+    assert mean == 0.5 and 0.35 < low < 0.45 and 0.55 < high < 0.62
+    low, high = paired_difference(60, 40, 200)[1:]
+    assert low < 0.0 < high  # McNemar's exact test gives .057
+
+
+@pytest.mark.parametrize("n", [1, 7, 100, 3000])
+def test_exact_intervals_are_scipys(n):
+    stats = pytest.importorskip("scipy.stats")
+    for hits in {0, 1, n // 3, n - 1, n}:
+        theirs = stats.binomtest(hits, n).proportion_ci(0.95, "exact")
+        assert exact_share(hits, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+def test_the_curves_of_a_pool_are_those_of_its_subsets():
+    """pass@k and maj@k beside every subset of the pool, a tie counted by its right part."""
+    pool = SamplePool((0, 1, 1, 0, None, 0, 2), frozenset({0}))
+    for k in range(1, 8):
+        passed, majority = [], []
+        for subset in itertools.combinations(pool.classes, k):
+            votes = Counter(each for each in subset if each is not None)
+            most = [each for each in votes if votes[each] == max(votes.values())]
+            passed.append(0 in subset)
+            majority.append(most.count(0) / len(most) if most else 0.0)
+        assert pool.pass_at(k) == pytest.approx(sum(passed) / len(passed))
+        assert pool.majority_at(k) == pytest.approx(sum(majority) / len(majority), abs=0.08)
+    assert pool.majority_at(7) == 1.0
+
+
+def test_a_vote_has_a_curve_and_a_planner_its_policies(plait, tmp_path, script):
+    rows = [{"question": f"What is {n} and {n}?", "answer": str(2 * n)} for n in range(1, 5)]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    replies = [{"when": f"is {n} and", "text": f"Answer: {2 * n if n < 4 else 7}"} for n in range(1, 5)]
+    asked = ["eval", "q.jsonl", "--script", script(*replies)]
+    both = [*asked, "--planner", "single", "--planner", "sample:n=8", "--planner", "sample:n=8+esc:window=2"]
+    done = plait(*both, "--out", "r.jsonl", "--json")
+    single, vote, stopped = done.json["compared"]
+    assert not single["curve"] and [point[0] for point in vote["curve"]] == [1, 2, 4, 8]
+    assert vote["curve"][-1][1][0] == vote["curve"][-1][2][0] == vote["solved"] == 0.75
+    assert stopped["name"] == "sample:n=8+esc:window=2" and stopped["tokens"] < vote["tokens"]
+    shown = plait("eval", "r.jsonl")
+    assert "pass@k, maj@k  1: 75%, 75%" in shown.out and "none is shown to beat: single" in shown.out
+    alone = plait(*asked, "--planner", "sample:n=4")
+    assert "pass@k, maj@k" in alone.out and "none is shown" not in alone.out
+    bad = plait(*asked, "--planner", "sample:n=8+nothing")
+    assert bad.code == 2
+
+
+def test_a_comparison_is_a_table_for_papers():
+    solved = {"text": "a", "solved": True, "total_tokens": 1200, "critical_path_tokens": 1, "seconds": 1}
+    table = compared({"single": [solved], "sample_5": [{**solved, "total_tokens": 9, "solved": False}]})
+    assert table.to_markdown().splitlines()[2].startswith("| single | 100.0% | 20.7%–100.0% |  | 1,200 |")
+    assert r"sample\_5 & 0.0\% &" in table.to_latex() and table.to_latex().count(r"\\") == 3
+    assert table.recommended.name == "sample_5"  # one problem shows nothing
+
+
+def test_a_planner_that_others_beat_is_not_recommended():
+    rows = [{"text": str(n), "total_tokens": 5, "critical_path_tokens": 1, "seconds": 1} for n in range(20)]
+    table = compared({
+        "good": [{**row, "solved": True, "total_tokens": 50} for row in rows],
+        "bad": [{**row, "solved": n < 5} for n, row in enumerate(rows)],
+    })  # fmt: skip
+    assert table.recommended.name == "good" and [row.beaten for row in table] == [False, True]

@@ -46,9 +46,9 @@ from plait.core.states import State
 from plait.core.task import Task
 from plait.core.view import Branch
 from plait.machine.decision_replay import Order, RefuseOrder, SendOrder
-from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.machine.records import Node
+from tests.machine.invariants import check_invariants
 
 
 def orders_of(actions: Sequence[Action], refused: Sequence[tuple[int, RefuseOrder]] = ()) -> list[Order]:
@@ -268,7 +268,7 @@ class World:
         for action in actions:
             self._take(action)
         if self.checked:
-            check(self.machine)
+            check_invariants(self.machine)
         return actions
 
     def _take(self, action: Action) -> None:

@@ -53,6 +53,7 @@ SAYS: dict[str, str] = {
     "workflow": '{"steps": [{"id": "a", "call": "search", "args": {"query": "a"}}], "answer": "$a"}',
     "skeleton": "1. Water\n2. Light\n3. Air\n",
     "skeleton_graph": "1. Begin (difficulty 1)\n2. End (difficulty 2, needs 1)\n",
+    "recursive": "```repl\nprint(context)\n```",
     "decompose": '{"template": "Translate: {data}", "data": ["water", "light", "air"], "category": "x"}',
 }
 """What leads on to more steps; the others ask for an answer, and any will do."""
@@ -65,7 +66,7 @@ async def search(query: str, k: int = 1) -> str:
 
 
 @tool
-def run_python(code: str) -> dict[str, str]:
+def run_python(code: str, stdin: str = "") -> dict[str, str]:
     """Run a program. This one runs none."""
     return {"stdout": ""}
 

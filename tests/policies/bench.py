@@ -20,12 +20,12 @@ from plait.core.interfaces import PlanningContext
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Signals, Usage
-from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.machine.views import NodeView
 from plait.planners.votes.sample import Sample
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins
+from tests.machine.invariants import check_invariants
 
 
 class Bench:
@@ -53,7 +53,7 @@ class Bench:
 
     def take(self, event: Event) -> list[Action]:
         actions = self.machine.handle(event)
-        check(self.machine)
+        check_invariants(self.machine)
         follow: list[Event] = []
         for action in actions:
             match action:

@@ -12,6 +12,7 @@ from plait.core.budget import Budget
 from plait.machine.run_statistics import DecodeSpeed
 from plait_research.simulation.latency import Host, varied
 from plait_research.simulation.workload import at_rate, simulate_workload
+from tests.machine.invariants import check_invariants
 
 
 def request(*policies: str | Plugin, tokens: int = 100, seconds: float | None = None, text: str = "why?") -> Request:
@@ -33,7 +34,7 @@ def test_predictive_leaves_a_slow_engine_for_when_the_quick_one_is_long_taken() 
     times = at_rate(120, 2.0, seed=3)
     p99 = {
         policy: simulate_workload(
-            request(policy), times, hosts=unequal(), outcome=varied(0.5), seed=1, check=True
+            request(policy), times, hosts=unequal(), outcome=varied(0.5), seed=1, check=check_invariants
         ).latency.p99
         for policy in ("round-robin", "least-loaded", "predictive")
     }
@@ -42,13 +43,15 @@ def test_predictive_leaves_a_slow_engine_for_when_the_quick_one_is_long_taken() 
 
 def test_predictive_uses_all_of_equal_engines() -> None:
     hosts = [Host(f"h{i}", 4, decode_rate=50.0) for i in range(3)]
-    report = simulate_workload(request("predictive"), [0.1 * i for i in range(60)], hosts=hosts, check=True)
+    report = simulate_workload(request("predictive"), [0.1 * i for i in range(60)], hosts=hosts, check=check_invariants)
     assert report.idlest > 0.7 * report.busiest
 
 
 def test_a_worker_of_unknown_pace_is_not_left_out_when_the_others_are_full() -> None:
     hosts = [Host("a", 1, decode_rate=50.0), Host("new", 1, decode_rate=50.0)]
-    report = simulate_workload(request("predictive"), [0.0, 2.5, 2.6, 2.7, 2.8, 2.9], hosts=hosts, check=True)
+    report = simulate_workload(
+        request("predictive"), [0.0, 2.5, 2.6, 2.7, 2.8, 2.9], hosts=hosts, check=check_invariants
+    )
     assert report.idlest > 0.3
 
 
@@ -57,13 +60,13 @@ def test_of_two_runs_that_wait_the_one_with_less_time_goes_first_and_both_make_i
 
     def done(policy: str) -> int:
         asked = [request(policy, seconds=each) for each in (60.0, 60.0, 3.5)]
-        return simulate_workload(asked, [0.0, 0.01, 0.02], hosts=hosts, check=True).done
+        return simulate_workload(asked, [0.0, 0.01, 0.02], hosts=hosts, check=check_invariants).done
 
     assert done("fifo") == 3
     asked = [request("deadline", seconds=each) for each in (60.0, 60.0, 2.5)]
-    assert simulate_workload(asked, [0.0, 0.01, 0.02], hosts=hosts, check=True).done == 3
+    assert simulate_workload(asked, [0.0, 0.01, 0.02], hosts=hosts, check=check_invariants).done == 3
     asked = [request("fifo", seconds=each) for each in (60.0, 60.0, 2.5)]
-    assert simulate_workload(asked, [0.0, 0.01, 0.02], hosts=hosts, check=True).done == 2
+    assert simulate_workload(asked, [0.0, 0.01, 0.02], hosts=hosts, check=check_invariants).done == 2
 
 
 def test_with_ageing_nothing_waits_for_ever() -> None:
@@ -76,7 +79,7 @@ def test_with_ageing_nothing_waits_for_ever() -> None:
         kinds = [request(policy, seconds=300.0) for _ in range(urgent)]
         kinds.insert(1, request(policy, seconds=1000.0))
         times = [0.0, 0.001, *(0.95 * i for i in range(1, urgent))]
-        return simulate_workload(kinds, times, hosts=hosts, check=True).latency.max
+        return simulate_workload(kinds, times, hosts=hosts, check=check_invariants).latency.max
 
     assert latest(20.0) < 0.8 * latest(0.0)
 

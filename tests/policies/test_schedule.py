@@ -32,6 +32,7 @@ from plait_research.simulation.simulator import (
     whole,
 )
 from plait_research.simulation.workload import WorkloadReport, simulate_workload
+from tests.machine.invariants import check_invariants
 
 PLACING = (
     "affinity", "gang", "trie-order", "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",
@@ -77,7 +78,7 @@ def cluster(engines: int, **options) -> list[Host]:
 
 def run(plan: Plan, *policies: str | Plugin, hosts: list[Host] | None = None, **options) -> SimReport:
     specs = tuple(Plugin(name=each) if isinstance(each, str) else each for each in policies)
-    options.setdefault("check", True)
+    options.setdefault("check", check_invariants)
     report = simulate(Request(policies=specs), plan=plan, hosts=hosts or cluster(2), **options)
     assert report.status == "done", report.failure
     return report
@@ -101,7 +102,7 @@ def where(report: SimReport) -> dict[str, str]:
 @functools.cache
 def unplaced(engines: int) -> SimReport:
     """The run without a policy, which every policy is compared with."""
-    return run(turns(12), hosts=cluster(engines), outcome=varied(), check=False)
+    return run(turns(12), hosts=cluster(engines), outcome=varied(), check=None)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,10 @@ def unplaced(engines: int) -> SimReport:
 def test_the_same_policies_run_unchanged_at_every_size(policy: str, engines: int, times: int) -> None:
     """The answer, and what each step generates, do not depend on the policy; neither does a second run."""
     plan = turns(12)
-    made = [run(plan, policy, hosts=cluster(engines), outcome=varied(), check=engines == 4) for _ in range(times)]
+    made = [
+        run(plan, policy, hosts=cluster(engines), outcome=varied(), check=check_invariants if engines == 4 else None)
+        for _ in range(times)
+    ]
     assert made[0] == made[-1]
     both = (made[0], unplaced(engines))
     tokens = [sorted((name, span.tokens) for name, span in spans(report).items()) for report in both]
@@ -267,7 +271,7 @@ def rank(part: Text | Tokens, siblings: int = 1, prompt: int = 8, shared: int = 
     plan = SimpleNamespace(op=ModelCall(prompt=(part,), sampling=Sampling(max_tokens=tokens)))
     step = SimpleNamespace(kind="think", after=None, plan=plan, siblings=range(siblings))
     step.prompt_tokens, step.shared_tokens, step.max_tokens = prompt, shared, tokens
-    return list(TrieOrder(piece=128).rank(cast(Any, step), cast(Any, None)))
+    return list(TrieOrder().rank(cast(Any, step), cast(Any, None)))
 
 
 def test_a_groups_place_is_what_it_generates_for_a_token_of_its_prompts() -> None:
@@ -518,7 +522,7 @@ def test_policies_stack_holds_ranks_places_and_reviews() -> None:
     registry = Plugins()
     given = [registry.policy(option("waves", n=2)), registry.policy(Plugin(name="affinity")), Note()]
     given.append(registry.policy(Plugin(name="critical-path")))
-    report = simulate(votes("aa", "bb", width=4), policies=given, hosts=cluster(2), check=True)
+    report = simulate(votes("aa", "bb", width=4), policies=given, hosts=cluster(2), check=check_invariants)
     assert report.status == "done"
     assert seen
     assert in_flight(report, "") == 2
@@ -543,7 +547,7 @@ def test_what_a_policy_looks_at_grows_with_the_steps_and_not_with_their_square(
     counts = list[int]()
     for width in (50, 200):
         made = 0
-        run(votes("p", width=width), policy, check=False)
+        run(votes("p", width=width), policy, check=None)
         counts.append(made)
     assert counts[1] <= 5 * counts[0] + 100
 
@@ -556,7 +560,7 @@ def test_hedge_looks_rarely_at_a_run_whose_steps_take_long() -> None:
         nonlocal ticks
         ticks += event.kind == "tick"
 
-    report = run(votes("p", width=8, tokens=4000), "hedge", watch=count, check=False)
+    report = run(votes("p", width=8, tokens=4000), "hedge", watch=count, check=None)
     assert report.makespan > 10
     assert ticks <= 40 + 2 * report.makespan, f"{ticks} looks in {report.makespan:.0f} s"
 
@@ -572,10 +576,10 @@ def requests(headers: int, runs: int, policy: str, times: int = 1, tokens: int =
 
 def test_runs_with_a_common_header_share_a_worker_until_it_is_overloaded() -> None:
     hosts = cluster(4, cache_tokens=200_000)
-    few = simulate_workload(requests(1, 8, "affinity"), [0.0] * 8, hosts=hosts, check=True)
+    few = simulate_workload(requests(1, 8, "affinity"), [0.0] * 8, hosts=hosts, check=check_invariants)
     assert few.prompt_computed < 1.3 * few.prompt_unique
     assert few.idlest == 0.0
-    many = simulate_workload(requests(1, 100, "affinity"), [0.0] * 100, hosts=hosts, check=True)
+    many = simulate_workload(requests(1, 100, "affinity"), [0.0] * 100, hosts=hosts, check=check_invariants)
     assert many.idlest > 0.5 * many.busiest, "the header that all want is replicated"
 
 
@@ -584,7 +588,7 @@ def test_a_step_waits_for_the_worker_that_has_its_header_if_that_is_quicker_than
 
     def play(policy: str, tokens: int) -> WorkloadReport:
         asked = requests(9, 63, policy, times=3, tokens=tokens)
-        return simulate_workload(asked, [0.0] * 63, hosts=hosts, check=True)
+        return simulate_workload(asked, [0.0] * 63, hosts=hosts, check=check_invariants)
 
     short, blind = play("affinity", 20), play("least-loaded", 20)
     assert short.prompt_computed < 0.6 * blind.prompt_computed

@@ -19,11 +19,11 @@ from plait.core.sampling import Sampling
 from plait.core.tools.tool import ToolSpec
 from plait.core.view import ProgramView, StepView, View, WorkerView
 from plait.machine import Machine
-from plait.machine.invariants import check
 from plait.policies.schedule.working_set import WorkingSet, peak_tokens
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.latency import Host, LatencyModel, WorkerFault
 from plait_research.simulation.workload import WorkloadReport, simulate_workload
+from tests.machine.invariants import check_invariants
 
 SPEC = (Plugin(name="working-set"),)
 
@@ -83,7 +83,7 @@ def run(
         tools=[ToolSpec(name="shell", parameters={"type": "object"})],
         faults=faults,
         plugins=plugins,
-        check=True,
+        check=check_invariants,
     )
 
 
@@ -229,7 +229,7 @@ def turn(machine: Machine, run: str, at: float, prompt: int, session: str = "s",
     (sent,) = [a for a in machine.handle(Submitted(at=at, run=run, request=request, plan=plan)) if a.kind == "dispatch"]
     usage = Usage(prompt=prompt, completion=20)
     machine.handle(Succeeded(at=at + 1, attempt=sent.job.attempt, result=Result(value="", usage=usage)))
-    check(machine)
+    check_invariants(machine)
 
 
 def test_a_session_is_a_program_from_its_second_run_on_and_until_it_idles_for_long() -> None:

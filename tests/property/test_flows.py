@@ -35,11 +35,11 @@ from plait.core.ops import ModelCall, Plugin, ToolCall
 from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.step_handles import StepFailed, Trajectory
-from plait.machine.invariants import check
 from plait.machine.machine import Machine
 from plait.runtime.driver.expander import Expander, heard_at
 from plait.runtime.driver.flows import FlowRecord
 from plait.runtime.plugins.loader import Plugins
+from tests.machine.invariants import check_invariants
 
 PLUGINS = Plugins()
 
@@ -179,7 +179,7 @@ class World:
         self.written.append(event)
         actions = self.machine.handle(event)
         if self.checked:
-            check(self.machine)
+            check_invariants(self.machine)
         for action in actions:
             self.act(action)
         self.inbox += self.expander.collect_events(self.machine, self.now)

@@ -122,6 +122,13 @@ class Context:
         """Return the seconds between the run's start and the current event."""
         return self._host.now()
 
+    @property
+    def token_limit(self) -> int | None:
+        """The smallest limit of generated tokens of the run and of the scopes around this context; `None`: no limit."""
+        budgets = [group.budget for group in self._group.chain()] if self._group is not None else []
+        limits = [budget.tokens for budget in (self.brief.request.bounded, *budgets) if budget is not None]
+        return min((tokens for tokens in limits if tokens is not None), default=None)
+
     def keep(self, value: object) -> str:
         """Store a value for the readers of the flow's steps and return its key in `PlanningContext.kept`. The state of
         each step then need not contain a value that grows with the run. A repeated flow must store the same value."""

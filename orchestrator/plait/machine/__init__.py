@@ -2,7 +2,6 @@
 `Node`, `Attempt`, `WorkerState`) are then read and never written to."""
 
 from .decision_replay import Order, RefuseOrder, SendOrder
-from .invariants import check
 from .machine import Machine
 from .records import Attempt, Node, Run, WorkerState
 from .views import MachineView, NodeView
@@ -18,5 +17,4 @@ __all__ = [
     "Run",
     "SendOrder",
     "WorkerState",
-    "check",
 ]

@@ -1,7 +1,7 @@
 """The records of a machine: runs, scopes, steps, attempts, workers, accounts. Plain data with a few one-line queries.
 
 Only the modules of this folder write to them. Other code reads them, or sees a step through `StepView`. Nearly every
-rule about them is in `invariants.py`.
+rule about them is in `tests/machine/invariants.py`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ COMMANDS = {
         "simulate calibrate": (".calibrate", "calibrate", "Fit the simulator to a model on this machine."),
     },
     "Research": {
-        "learn strategies": (".learn.command", "strategies", "Count how well strategies did, for `route`."),
         "learn route": (".route.command", "route", "Fit which planner a request is worth, for `route-features`."),
         "learn effort": (".learn.command", "effort", "Calibrate planners that spend effort by numbers."),
         "learn numbers": (".learn.numbers", "numbers", "Find numbers of planners by replaying journals."),
@@ -27,7 +26,6 @@ COMMANDS = {
             "rollouts",
             "Write token-exact records of many runs for training.",
         ),
-        "learn import": (".samples.recordings", "import_samples", "Read other people's recordings as samples."),
     },
 }
 FAMILIES = {"learn": "Learn from runs: strategies, routes, numbers, prompt texts; write rollouts for training."}

@@ -77,7 +77,7 @@ def report(seconds: float) -> WorkloadReport:
     part = dict.fromkeys(("throughput", "tokens_per_second", "utilisation", "busiest", "idlest"), 0.0)
     spread = Spread.of([seconds])
     return WorkloadReport(
-        runs=1, done=1, makespan=seconds, latency=spread, wait=spread, usage=Usage(), failure=None, engine_seconds=1.0,
+        runs=1, done=1, makespan=seconds, latency=spread, wait=spread, usage=Usage(), failure=None,
         **whole, **part,
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from tests.machine.invariants import check_invariants
 
 PRICES = {"default": Price(input=2.0, output=8.0)}
 TEXT = "word " * 16 + "answer: 4"
@@ -75,7 +76,7 @@ def test_a_journal_of_a_counted_run_replays_and_a_partial_end_is_in_it(make: Mak
     with make(journal=file, rate=2000.0, prices=PRICES) as plait:
         answer = plait.run(plan=branches(8), budget=Budget(total_tokens=90, cost=1.0))
     assert answer.status == "partial" and answer.usage.cost > 0
-    report = replay(file, Plugins(), check=True)
+    report = replay(file, Plugins(), check=check_invariants)
     assert report.divergence is None
     assert report.finished[0].failure is not None and report.finished[0].usage.cost == answer.usage.cost
     (submitted,) = [each for each in Journal(file).events() if isinstance(each, Submitted)]

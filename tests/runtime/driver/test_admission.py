@@ -16,6 +16,7 @@ from plait.runtime.driver.admission import Admission
 from plait.workers.scripted import Reply, Scripted
 from plait_research.simulation.latency import Host
 from plait_research.simulation.workload import simulate_workload
+from tests.machine.invariants import check_invariants
 
 HUNDRED = Request(text="q", planner=Plugin(name="single", options={"answer": {"max_tokens": 100}}))
 ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)
@@ -31,7 +32,7 @@ def test_goodput_stays_beyond_full_load_and_would_collapse_without_a_bound() -> 
 
 
 def test_what_is_beyond_the_bound_is_refused_and_the_others_are_served() -> None:
-    report = simulate_workload(HUNDRED, [0.0] * 6 + [0.5, 10.0], hosts=[ONE], max_waiting=2, check=True)
+    report = simulate_workload(HUNDRED, [0.0] * 6 + [0.5, 10.0], hosts=[ONE], max_waiting=2, check=check_invariants)
     assert (report.done, report.refused) == (4, 4)  # one runs and two wait; at 0.5 s still; at 10 s none
     assert report.latency.max == pytest.approx(3.0)
     assert simulate_workload(HUNDRED, [0.0] * 6, hosts=[ONE], within=2.5).in_time == 2

@@ -1,4 +1,4 @@
-"""Engines that come and go with the load: the rule alone, a wave of load in virtual time, and real workers."""
+"""Engines that come and go with the load: the rule alone, and real workers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator, Config
 from plait.core.errors import ConfigError
-from plait.core.ops import Plugin
-from plait.core.request import Request
 from plait.runtime.client import worker_factory
 from plait.runtime.client.worker_factory import workers as build
 from plait.runtime.driver import autoscaler
 from plait.runtime.driver.autoscaler import Bounds, Scaler
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
-from plait_research.simulation.latency import Host, varied
-from plait_research.simulation.workload import WorkloadReport, simulate_workload
 
 BOUNDS = Bounds(least=1, most=4, target=1.0, patience=2.0, cool_down=10.0, drain=1.0)
 
@@ -53,27 +49,6 @@ def test_it_stays_within_its_bounds_and_remembers_little(looks: list[tuple[float
         engines = scaler.choose_count(now, steps, 8, engines)
         assert bounds.least <= engines <= bounds.most
         assert len(scaler._wanted) <= 12
-
-
-ONE = Request(text="q", planner=Plugin(name="sample", options={"n": 4, "answer": {"max_tokens": 200}}))
-WAVE = [i * 4.0 for i in range(15)] + [60 + i * 0.3 for i in range(100)] + [90 + i * 4.0 for i in range(20)]
-"""Runs that come one in four seconds, then three a second for half a minute, then again seldom."""
-
-
-def played(bounds: Bounds | None, engines: int) -> WorkloadReport:
-    hosts = [Host(f"e{i}", slots=8, decode_rate=50.0, tells_ids=bounds is not None) for i in range(engines)]
-    return simulate_workload(ONE, WAVE, hosts=hosts, outcome=varied(0.5), elastic=bounds, start=5.0)
-
-
-def test_a_wave_is_served_with_fewer_engine_seconds_and_nothing_is_lost() -> None:
-    always, one = played(None, 6), played(None, 1)
-    bounds = Bounds(least=1, most=6, cool_down=15.0, drain=0.5)
-    report = played(bounds, 6)
-    assert report.done == always.done == len(WAVE)
-    assert report.engine_seconds < 0.7 * always.engine_seconds
-    assert report.latency.p90 < 0.6 * one.latency.p90
-    assert 2 <= report.changes <= 14  # up and down once, not to and fro
-    assert report.usage.cancelled <= 16 * 8 * report.changes  # of an attempt that was handed over at most a report
 
 
 class Noted(Scripted):

@@ -11,6 +11,7 @@ from plait import AsyncOrchestrator, PlaitError
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from tests.machine.invariants import check_invariants
 
 
 def replies() -> Scripted:
@@ -45,7 +46,7 @@ async def test_a_journal_of_several_runs_is_replayed(tmp_path: Path) -> None:
     """Reports are written several as one; what they add up to is the same."""
     path = tmp_path / "runs.plait"
     await order_of_ends(path, fairness_weight=3.0, fairness_group="small")
-    report = replay(path, Plugins(), check=True)
+    report = replay(path, Plugins(), check=check_invariants)
     assert report.divergence is None and len(report.finished) == 4
 
 

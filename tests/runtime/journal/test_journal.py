@@ -47,6 +47,7 @@ from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import FORMAT
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.simulator import Host, LatencyModel, WorkerFault, simulate, varied
+from tests.machine.invariants import check_invariants
 
 PLAN = Plan(
     steps=(
@@ -194,7 +195,7 @@ def test_it_is_in_wal_mode_while_it_is_written(file: Path) -> None:
 
 def test_a_replay_repeats_every_action(file: Path) -> None:
     n = record(file)
-    report = replay(file, Plugins(), check=True)
+    report = replay(file, Plugins(), check=check_invariants)
     assert (report.events, report.sessions, report.recomputed, report.divergence) == (n, 1, 0, None)
     (finish,) = report.finished
     assert finish.run == "sim" and finish.status == "done"
@@ -214,7 +215,8 @@ def test_hash_seeds_change_no_action(file: Path, root: Path) -> None:
     code = (
         "import sys; from plait.runtime.journal.replay import replay\n"
         "from plait.runtime.plugins.loader import Plugins\n"
-        "report = replay(sys.argv[1], Plugins(), check=True)\n"
+        "from tests.machine.invariants import check_invariants\n"
+        "report = replay(sys.argv[1], Plugins(), check=check_invariants)\n"
         "assert report.divergence is None, report.divergence\nprint(report.events)"
     )
     for seed in ("0", "1", "4242"):

@@ -21,6 +21,7 @@ from plait.runtime.journal.replay import replay
 from plait.runtime.journal.sqlite import claimed
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from tests.machine.invariants import check_invariants
 
 WORDS = " ".join(f"w{i}" for i in range(600))
 
@@ -48,7 +49,7 @@ async def test_news_of_text_is_merged_and_replays(tmp_path: Path) -> None:
     texts = [row.load() for row in Journal(path).rows() if row.kind == "progressed"]
     assert sum(event.tokens for event in texts) == 2400
     assert {event.largest for event in texts} == {0, 1}, "of those told as one, the largest is still known"
-    report = replay(path, Plugins(), check=True)
+    report = replay(path, Plugins(), check=check_invariants)
     assert report.divergence is None and report.recomputed == 0
     assert path.stat().st_size < 2400 * 60
 
@@ -58,7 +59,7 @@ async def test_it_is_written_every_now_and_then(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "j.plait"
     await run(path, streaming(1, 60), Reply(text=WORDS, tokens_per_second=200))
     assert 3 <= kinds(path).count("progressed") <= 12
-    assert replay(path, Plugins(), check=True).divergence is None
+    assert replay(path, Plugins(), check=check_invariants).divergence is None
 
 
 class Nosy(Policy):
@@ -85,7 +86,7 @@ async def test_where_a_policy_reviews_all_news_are_kept(tmp_path: Path) -> None:
     answer = await run(path, plan, policies=[policy])
     assert answer.status == "failed"
     assert kinds(path).count("progressed") >= 50
-    assert replay(path, Plugins(), check=True).divergence is None
+    assert replay(path, Plugins(), check=check_invariants).divergence is None
 
 
 class _Reader:
@@ -132,7 +133,7 @@ async def test_a_reader_is_fed_the_same_from_merged_news(tmp_path: Path) -> None
     async with AsyncOrchestrator(workers=[worker], tools=[look], journal=path) as orchestrator:
         answer = await orchestrator.run("q", planner=Plugin(name=f"{__name__}:Expanding"))
     assert answer.status == "done" and len(answer.value) == 11
-    report = replay(path, Plugins(), check=True)
+    report = replay(path, Plugins(), check=check_invariants)
     assert report.divergence is None, report.divergence
     assert kinds(path).count("progressed") < 60
 
@@ -169,7 +170,7 @@ async def test_a_full_journal_is_followed_by_another(tmp_path: Path, monkeypatch
     assert {entry.status for entry in entries(folder)} == {"done"}
     assert len(list(entries(folder))) == 19
     for path in files:
-        assert replay(path, Plugins(), check=True).divergence is None
+        assert replay(path, Plugins(), check=check_invariants).divergence is None
     assert max(path.stat().st_size for path in files) < 400_000
 
 
@@ -184,7 +185,7 @@ async def test_a_file_that_was_named_holds_all_runs_however_large_it_grows(
     assert path.stat().st_size > 60_000
     assert journals(tmp_path) == [path]
     assert [entry.status for entry in entries(path)] == ["done"] * 18
-    assert replay(path, Plugins(), check=True).divergence is None
+    assert replay(path, Plugins(), check=check_invariants).divergence is None
 
 
 async def test_a_session_without_a_run_leaves_no_file(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from plait.runtime.journal.journal import Journal
 from plait.runtime.journal.replay import history, replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from tests.machine.invariants import check_invariants
 
 
 class Counting(Scripted):
@@ -57,7 +58,7 @@ async def test_a_rotated_journal_gives_out_no_slot_twice(tmp_path: Path, monkeyp
     files = journals(tmp_path)
     assert len(files) == 4
     for path in files:
-        report = replay(path, Plugins(), check=True)
+        report = replay(path, Plugins(), check=check_invariants)
         assert report.divergence is None and [finish.status for finish in report.finished] == ["done"]
         (entry,) = entries(path)
         moments = list(history(path, Plugins(), entry.run))
@@ -98,7 +99,7 @@ async def test_resumed_runs_share_the_slots_with_new_ones(tmp_path: Path) -> Non
     assert [answer.value for answer in answers] == [["fine"] * 4] * 6
     assert worker.most == 2
     for path in [path for path, _ in runs] + journals(new):
-        assert replay(path, Plugins(), check=True).divergence is None
+        assert replay(path, Plugins(), check=check_invariants).divergence is None
         assert {entry.status for entry in entries(path)} == {"done"}
 
 
@@ -122,7 +123,7 @@ async def test_a_run_that_was_resumed_beside_others_can_be_resumed_again(tmp_pat
     assert answer.value == ["fine"] * 6
     done = [row for row in Journal(again).rows() if row.kind == "succeeded"]
     assert len(done) == 6, "what is done is not done again"
-    assert replay(again, Plugins(), check=True).divergence is None
+    assert replay(again, Plugins(), check=check_invariants).divergence is None
 
 
 async def test_a_journal_that_cannot_be_written_ends_its_own_runs_alone(

@@ -24,6 +24,7 @@ from plait.runtime.journal.replay import history, replay
 from plait.runtime.journal.resume import AGAIN, GIVE_UP, TREAT_AS_DONE
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply, Scripted
+from tests.machine.invariants import check_invariants
 
 Crash = Callable[..., "asyncio.Future[Path]"]
 
@@ -121,7 +122,7 @@ async def test_what_is_done_is_not_done_again(work: Work, crash: Crash) -> None:
     assert work.made.count("look 1") == work.made.count("look 2") == 1
     assert [row.tries for row in answer.report.steps] == [1, 1, 2, 1]
     assert [entry.status for entry in entries(path)] == ["done"]
-    assert replay(path, Plugins(), check=True).divergence is None
+    assert replay(path, Plugins(), check=check_invariants).divergence is None
 
 
 async def test_tools_may_be_given_to_the_resumed_run_alone(work: Work, crash: Crash) -> None:
@@ -231,7 +232,7 @@ async def test_a_replay_agrees_where_a_crash_has_lost_what_followed_from_the_las
     async with fresh(work, path) as orchestrator:
         answer = await orchestrator.resume(run_of(path))
     assert (answer.status, answer.value) == ("done", 3)
-    report = replay(path, Plugins(), check=True)
+    report = replay(path, Plugins(), check=check_invariants)
     assert report.recomputed == 1 and report.divergence is None, report.divergence
 
 
@@ -286,7 +287,7 @@ async def test_an_expansion_that_was_not_yet_read_is_read_once(work: Work, crash
         assert len(set(work.made)) == len(work.made)
         names = [row.name for row in answer.report.steps if row.state == "done"]
         assert len(names) == len(set(names)), f"a patch was doubled, cut after event {cut}: {names}"
-        assert replay(path, Plugins(), check=True).divergence is None
+        assert replay(path, Plugins(), check=check_invariants).divergence is None
 
 
 async def test_one_of_many_runs_is_resumed_and_the_others_can_be_too(work: Work, tmp_path: Path) -> None:
@@ -305,7 +306,7 @@ async def test_one_of_many_runs_is_resumed_and_the_others_can_be_too(work: Work,
             answer = await orchestrator.resume(run)
             assert (answer.status, answer.value) == ("done", 3)
         assert sum(entry.status == "done" for entry in entries(path)) == done
-    assert replay(path, Plugins(), check=True).divergence is None
+    assert replay(path, Plugins(), check=check_invariants).divergence is None
     assert len(Journal(path).sessions()) == 4
     kinds = [type(moment.event) for moment in history(path, Plugins(), runs[2])]
     assert Expanded not in kinds and len(kinds) < len(list(Journal(path).rows()))
@@ -466,4 +467,4 @@ async def test_a_budget_that_counts_goes_on_where_it_stood(work: Work, crash: Cr
     assert "all 120 tokens are used up" in answer.failure.message
     assert 120 <= answer.total_tokens <= 120 + 4 * 16
     assert [row.tokens for row in answer.report.steps if row.name in ("a0", "a3")] == [20, 20]
-    assert replay(path, Plugins(), check=True).divergence is None
+    assert replay(path, Plugins(), check=check_invariants).divergence is None

@@ -24,6 +24,7 @@ from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import history, replay
 from plait.runtime.plugins.loader import Plugins
 from scripts.checkout import python_path
+from tests.machine.invariants import check_invariants
 
 CHILD = Path(__file__).with_name("kill_child.py")
 PAYS = [11, 14, 21, 24, 31, 34]
@@ -119,7 +120,7 @@ def check(folder: Path, said: dict[str, Any], tally: Tally, on_uncertain_side_ef
     assert sorted(puts) == PUTS
     tally.unknown += len(unknown)
     journal = next(iter(entries(folder / "runs"))).path
-    report = replay(journal, Plugins(), check=True)
+    report = replay(journal, Plugins(), check=check_invariants)
     assert report.divergence is None, report.divergence
     finished_once(journal)
 

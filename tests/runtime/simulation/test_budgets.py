@@ -18,6 +18,7 @@ from plait.core.sampling import Sampling
 from plait.machine import Machine
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.simulator import Host, LatencyModel, SimReport, simulate
+from tests.machine.invariants import check_invariants
 
 REPORTS, SLOTS, RATE, LATENCY = 8, 4, 100.0, 0.02
 LATE = REPORTS + int(RATE * LATENCY) + 1
@@ -58,7 +59,7 @@ def played(seed: int, budget: Budget, reports: int = REPORTS) -> tuple[SimReport
         answers.append(list(actions))
 
     report = simulate(
-        Request(budget=budget), plan=plan, hosts=hosts, outcome=outcome, seed=seed, check=True, watch=watch,  # type: ignore[arg-type]
+        Request(budget=budget), plan=plan, hosts=hosts, outcome=outcome, seed=seed, check=check_invariants, watch=watch,  # type: ignore[arg-type]
         latency=LatencyModel(abort_latency=LATENCY),
     )  # fmt: skip
     return report, events, answers

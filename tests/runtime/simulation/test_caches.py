@@ -17,6 +17,7 @@ from plait.core.sampling import Sampling
 from plait_research.simulation.latency import LatencyModel
 from plait_research.simulation.simulator import Host, SimReport, Throttle, WorkerFault, simulate, varied
 from plait_research.simulation.tokens import PrefixCache
+from tests.machine.invariants import check_invariants
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=24), max_size=12)
 
@@ -107,7 +108,7 @@ def spans(report: SimReport) -> dict[str, tuple[float, float]]:
 
 def test_a_cached_prefix_is_not_read_again() -> None:
     """100 tokens at 100 a second; the same prompt again has 90 of them cached, so 0.1 s more."""
-    report = simulate(joined(think("a1", 10), think("a2", 10)), hosts=[engine()], check=True)
+    report = simulate(joined(think("a1", 10), think("a2", 10)), hosts=[engine()], check=check_invariants)
     assert spans(report) == {"a1": pytest.approx((0, 1.1)), "a2": pytest.approx((0, 1.2))}
     assert (report.prompt_computed, report.prompt_unique) == (110, 100)
     assert report.usage == Usage(prompt=200, cached=90, completion=20)
@@ -116,7 +117,7 @@ def test_a_cached_prefix_is_not_read_again() -> None:
 
 def test_what_was_generated_is_cached_for_those_that_come_after() -> None:
     """`b` has 100 + 50 tokens of context and 20 of its own: 20 to read, for the 150 are 15 full blocks."""
-    report = simulate(joined(think("a", 50), think("b", 10, after="a")), hosts=[engine()], check=True)
+    report = simulate(joined(think("a", 50), think("b", 10, after="a")), hosts=[engine()], check=check_invariants)
     assert report.spans[1].prompt == 170
     assert report.spans[1].cached == 150
     assert (report.prompt_computed, report.prompt_unique) == (120, 120)
@@ -124,13 +125,15 @@ def test_what_was_generated_is_cached_for_those_that_come_after() -> None:
 
 def test_without_a_cache_everything_is_read() -> None:
     plan = joined(think("a1", 10), think("a2", 10))
-    report = simulate(plan, hosts=[engine(cache_tokens=0)], check=True)
+    report = simulate(plan, hosts=[engine(cache_tokens=0)], check=check_invariants)
     assert spans(report) == {"a1": pytest.approx((0, 1.1)), "a2": pytest.approx((0, 2.1))}
     assert report.usage.cached == 0
 
 
 def test_on_two_engines_a_prompt_is_read_twice() -> None:
-    report = simulate(joined(think("a1", 10), think("a2", 10)), hosts=[engine("a"), engine("b")], check=True)
+    report = simulate(
+        joined(think("a1", 10), think("a2", 10)), hosts=[engine("a"), engine("b")], check=check_invariants
+    )
     assert (report.prompt_computed, report.prompt_unique) == (200, 100)
 
 
@@ -143,7 +146,7 @@ def test_a_step_whose_engine_dies_goes_on_from_its_ids_elsewhere() -> None:
         hosts=hosts,
         faults=[WorkerFault(1.57, "a")],
         latency=LatencyModel(chunk=10),
-        check=True,
+        check=check_invariants,
     )
     assert report.makespan == pytest.approx(3.57)
     assert (report.usage.completion, report.usage.cancelled) == (100, 0)
@@ -155,7 +158,7 @@ def test_a_step_whose_engine_dies_goes_on_from_its_ids_elsewhere() -> None:
 
 def test_an_engine_that_tells_no_ids_begins_again() -> None:
     hosts = [engine("a"), engine("b")]
-    report = simulate(joined(think("a", 100)), hosts=hosts, faults=[WorkerFault(1.57, "a")], check=True)
+    report = simulate(joined(think("a", 100)), hosts=hosts, faults=[WorkerFault(1.57, "a")], check=check_invariants)
     assert report.makespan == pytest.approx(1.57 + 1.0 + 1.0)
     assert report.usage.completion == 100, "of those 57 nobody was told"
 
@@ -175,7 +178,7 @@ def test_a_lost_step_meets_the_fate_that_it_would_have_met() -> None:
         outcome=fate,
         latency=latency,
         faults=[WorkerFault(1.2, "a"), WorkerFault(2.5, "b")],
-        check=True,
+        check=check_invariants,
     )
     assert calm.usage.completion == struck.usage.completion
     assert struck.usage.cancelled == 0
@@ -196,7 +199,15 @@ def test_the_text_goes_on_where_it_was() -> None:
 
     hosts = [engine(name, tells_ids=True) for name in "ab"]
     plan, latency = joined(think("a", 100, stream=True)), LatencyModel(chunk=10)
-    simulate(plan, hosts=hosts, outcome=fate, latency=latency, faults=[WorkerFault(1.57, "a")], check=True, watch=watch)
+    simulate(
+        plan,
+        hosts=hosts,
+        outcome=fate,
+        latency=latency,
+        faults=[WorkerFault(1.57, "a")],
+        check=check_invariants,
+        watch=watch,
+    )
     assert given == [0, 50]
     assert "".join(texts.values()) == "0123456789" * 10
 
@@ -204,7 +215,7 @@ def test_the_text_goes_on_where_it_was() -> None:
 def test_a_throttled_engine_is_slower_from_then_on_and_may_recover() -> None:
     """1 s to read, 20 tokens till 1.2 s, 20 at a quarter of the speed till 2.0 s, and 60 till 2.6 s."""
     strikes = [Throttle(1.2, "a", 0.25), Throttle(2.0, "a", 1.0)]
-    report = simulate(joined(think("a", 100)), hosts=[engine()], faults=strikes, check=True)
+    report = simulate(joined(think("a", 100)), hosts=[engine()], faults=strikes, check=check_invariants)
     assert report.makespan == pytest.approx(2.6)
 
 
@@ -219,7 +230,9 @@ def test_caches_of_many_engines_stay_apart_and_a_run_repeats_itself() -> None:
     plan = joined(*(think(f"{p}{i}", 30) for p in "abcdef" for i in range(5)))
     hosts = [engine(f"h{i}", tells_ids=True, cache_tokens=200) for i in range(3)]
     made = [
-        simulate(plan, hosts=hosts, outcome=varied(), faults=[WorkerFault(0.5, "h1", 0.5)], seed=3, check=True)
+        simulate(
+            plan, hosts=hosts, outcome=varied(), faults=[WorkerFault(0.5, "h1", 0.5)], seed=3, check=check_invariants
+        )
         for _ in range(2)
     ]
     assert made[0] == made[1]

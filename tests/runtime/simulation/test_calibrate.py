@@ -22,6 +22,7 @@ from plait_research.simulation.engine_profile import EngineProfile, load_engine,
 from plait_research.simulation.latency import varied
 from plait_research.simulation.simulator import SimReport, simulate
 from plait_research.simulation.workload import simulate_workload
+from tests.machine.invariants import check_invariants
 
 pytest.importorskip("scipy")
 
@@ -49,7 +50,12 @@ def play(
         before = (f"j{lot}",)
     plan = Plan(steps=tuple(steps), output=steps[-1].name)
     return simulate(
-        plan, hosts=[profile.host("e", slots)], latency=profile.latency(), outcome=varied(0.4), seed=seed, check=True
+        plan,
+        hosts=[profile.host("e", slots)],
+        latency=profile.latency(),
+        outcome=varied(0.4),
+        seed=seed,
+        check=check_invariants,
     )
 
 

@@ -25,6 +25,7 @@ from plait.core.view import StepView, View
 from plait.machine.machine import Machine
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.simulator import GiveUp, Host, LatencyModel, Throttle, WorkerFault, simulate
+from tests.machine.invariants import check_invariants
 
 
 class Moody(Policy):
@@ -155,8 +156,9 @@ def scenario(seed: int) -> Counter[str]:
     plan = plan_of(rng)
     given = Given(moody)
     report = simulate(
-        request, plan=plan, hosts=hosts, faults=strikes, outcome=vote_of, plugins=given, check=True, watch=watch,
-        latency=LatencyModel(chunk=rng.choice([4, 16]), abort_latency=rng.choice([0.0, 0.05])), seed=seed, grace=5.0,
+        request, plan=plan, hosts=hosts, faults=strikes, outcome=vote_of, plugins=given, watch=watch,
+        check=check_invariants, latency=LatencyModel(chunk=rng.choice([4, 16]), abort_latency=rng.choice([0.0, 0.05])),
+        seed=seed, grace=5.0,
     )  # fmt: skip
     replayed(given, events, answers)
     assert 0 <= report.usage.cancelled <= report.usage.completion

@@ -16,6 +16,7 @@ from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.simulator import Host, LatencyModel, SimReport, simulate
+from tests.machine.invariants import check_invariants
 from tests.planners import countdown_model as model
 
 STEADY = Host("a", slots=64, decode_rate=100.0, prefill_rate=1e12)
@@ -38,7 +39,7 @@ def solve(slots: int) -> SimReport:
         planner=Plugin(name="threads", options={"n": 8, "early": False}),
     )
     hosts = [Host("a", slots=slots, decode_rate=100.0, prefill_rate=1e12)]
-    report = simulate(request, hosts=hosts, outcome=countdown, check=True)
+    report = simulate(request, hosts=hosts, outcome=countdown, check=check_invariants)
     task = Plugins().task(request.task, request.text)
     assert report.status == "done" and report.result is not None
     assert task.verify(task.extract(report.result.text)) is True
@@ -96,7 +97,9 @@ def lines(job: Job, rng: Random) -> Result:
 def test_steps_of_a_plan_start_while_it_is_still_being_written(planning: float) -> None:
     """A line is there every 0.04 s and its call takes 1 s; a reader that takes its time puts off every call by it."""
     latency = LatencyModel(call=1.0, chunk=4, planner=planning)
-    report = simulate(Request(), planner=Lines(), hosts=[STEADY], outcome=lines, latency=latency, check=True)
+    report = simulate(
+        Request(), planner=Lines(), hosts=[STEADY], outcome=lines, latency=latency, check=check_invariants
+    )
     assert report.result is not None and report.result.value == ["1", "2", "3", "4"]
     calls = {span.step: span.start for span in report.spans if span.kind == "call"}
     assert calls == {f"sim:plan/s-{i}": pytest.approx(0.04 * i + planning) for i in (1, 2, 3, 4)}
@@ -108,6 +111,6 @@ def test_a_planner_that_breaks_fails_its_step_and_not_the_simulation() -> None:
         def reader(self, step: Step, brief: PlanningContext) -> Reader:
             raise OSError("no such dialect")
 
-    report = simulate(Request(), planner=Broken(), hosts=[STEADY], outcome=lines, check=True)
+    report = simulate(Request(), planner=Broken(), hosts=[STEADY], outcome=lines, check=check_invariants)
     assert report.status == "failed"
     assert report.failure is not None and "Broken raised OSError" in report.failure.message

@@ -20,6 +20,7 @@ from plait.core.result import Failure, Result
 from plait.core.sampling import Sampling
 from plait.core.view import StepView, View
 from plait_research.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate, varied
+from tests.machine.invariants import check_invariants
 
 
 def lower_bound(plan: Plan, slots: int, weight: Callable[[Step], float]) -> float:
@@ -78,7 +79,11 @@ def test_no_policy_and_no_cluster_beats_the_lower_bound(
 ) -> None:
     cluster = [Host(f"h{i}", slots, decode_rate=RATES[rate], prefill_rate=1e3) for i in range(hosts)]
     report = simulate(
-        plan, hosts=cluster, policies=None if policy is None else [policy], latency=LatencyModel(call=0.1), check=True
+        plan,
+        hosts=cluster,
+        policies=None if policy is None else [policy],
+        latency=LatencyModel(call=0.1),
+        check=check_invariants,
     )
 
     def least(step: Step) -> float:
@@ -112,7 +117,9 @@ def test_under_faults_and_failures_every_run_ends_and_ends_the_same_way(
 ) -> None:
     hosts = [Host(f"h{i}", 2, decode_rate=RATES["saturating"], prefill_rate=1e3) for i in range(3)]
     faults = [WorkerFault(at, f"h{i}", down_for=0.1 if i else None) for i, at in enumerate(times)]
-    reports = [simulate(plan, hosts=hosts, outcome=flaky, faults=faults, seed=seed, check=True) for _ in range(2)]
+    reports = [
+        simulate(plan, hosts=hosts, outcome=flaky, faults=faults, seed=seed, check=check_invariants) for _ in range(2)
+    ]
     assert reports[0] == reports[1]
     assert reports[0].status in ("done", "failed")
     _slots_are_never_shared(reports[0], 2)

@@ -16,6 +16,7 @@ from plait.core.request import Request, Retries
 from plait.core.result import Failure, Result, Usage
 from plait.core.sampling import Sampling
 from plait_research.simulation.simulator import Host, LatencyModel, SimReport, WorkerFault, simulate
+from tests.machine.invariants import check_invariants
 
 STEADY = Host("a", slots=4, decode_rate=100.0, prefill_rate=1e12)
 """100 tokens per second for each sequence, prompts for nothing."""
@@ -49,7 +50,7 @@ def seconds(**each: float) -> Callable[[Job, Random], float]:
 
 def run(what: Plan | Request, **options) -> SimReport:
     options.setdefault("hosts", [STEADY])
-    return simulate(what, check=True, **options)
+    return simulate(what, check=check_invariants, **options)
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from plait_research.simulation.simulator import (
     simulate,
     synthetic,
 )
+from tests.machine.invariants import check_invariants
 from tests.runtime.simulation.test_interleavings import Given, Moody
 
 PRUNINGS = [
@@ -104,7 +105,7 @@ class Played:
         self.report = simulate(
             request, hosts=hosts, faults=faults, outcome=written, confidence=synthetic(spread=2.0), plugins=self.given,
             latency=LatencyModel(chunk=rng.choice([1, 4, 16]), abort_latency=rng.choice([0.0, 0.05])), seed=seed,
-            grace=5.0, check=True, watch=self.watch,
+            grace=5.0, check=check_invariants, watch=self.watch,
         )  # fmt: skip
 
     def watch(self, event: Event, actions: list[Action]) -> None:

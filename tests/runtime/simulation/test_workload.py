@@ -15,6 +15,7 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait_research.simulation.latency import Host, WorkerFault, varied
 from plait_research.simulation.workload import Spread, at_rate, read_arrivals, simulate_workload
+from tests.machine.invariants import check_invariants
 
 ONE = Host("a", slots=1, decode_rate=100.0, prefill_rate=1e12)
 """100 tokens a second, one request at a time."""
@@ -22,7 +23,7 @@ HUNDRED = Request(text="q", planner=Plugin(name="single", options={"answer": {"m
 
 
 def test_runs_wait_for_one_another() -> None:
-    report = simulate_workload(HUNDRED, [0.0, 0.0, 0.5, 10.0], hosts=[ONE], check=True)
+    report = simulate_workload(HUNDRED, [0.0, 0.0, 0.5, 10.0], hosts=[ONE], check=check_invariants)
     assert (report.runs, report.done, report.steps, report.attempts) == (4, 4, 4, 4)
     assert report.makespan == pytest.approx(11.0)
     # ends: 1, 2, 3 and 11
@@ -56,7 +57,9 @@ def test_flows_and_dying_engines_are_part_of_a_workload() -> None:
 
     hosts = [Host(f"h{i}", slots=4, decode_rate=100.0) for i in range(2)]
     faults = [WorkerFault(1.0, "h0", down_for=0.5)]
-    report = simulate_workload(HUNDRED, at_rate(40, 10.0), planner=Two(), hosts=hosts, faults=faults, check=True)
+    report = simulate_workload(
+        HUNDRED, at_rate(40, 10.0), planner=Two(), hosts=hosts, faults=faults, check=check_invariants
+    )
     assert report.done == 40 and report.attempts > report.steps - 2 * 40
     assert 0 < report.usage.cancelled < 40 * 400
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,35 +28,11 @@ from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ..common.dataset import DatasetQuestion
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
+from ..common.intervals import paired_difference, wilson
 from ..common.output import Output, opened
 from ..common.progress import counting, for_each
+from ..common.sample_curves import CurvePoint, curve, pool_of
 from ..common.session import opened_session
-
-RESAMPLES = 2000
-_Z = 1.959963985  # of a 95 % interval
-
-
-def wilson(hits: int, n: int) -> tuple[float, float]:
-    """Return the 95 % score interval of a share (Wilson, 1927); (0, 1) of nothing."""
-    if n == 0:
-        return 0.0, 1.0
-    share, square = hits / n, _Z * _Z
-    middle = (share + square / (2 * n)) / (1 + square / n)
-    half = _Z * math.sqrt(share * (1 - share) / n + square / (4 * n * n)) / (1 + square / n)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def paired(values: Sequence[float], base: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean of `values - base` with its 95 % percentile bootstrap interval (Efron, 1979), resampling
-    problems."""
-    import numpy as np
-
-    differences = np.asarray(values) - np.asarray(base)
-    rng = np.random.default_rng(seed)
-    size = differences.size
-    drawn = [differences[rng.integers(0, size, size)].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(differences.mean()), float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +56,30 @@ class PlannerComparison:
     """Share solved less that of the first planner, with its interval, paired by problem."""
     tokens_ratio: float | None = None
     """Tokens by those of the first planner."""
+    beaten: bool = False
+    """Whether another planner solves more, by an interval that leaves 0 out."""
+    curve: tuple[CurvePoint, ...] = ()
+    """What more samples bring, of a planner that votes."""
 
 
 class Comparison(tuple[PlannerComparison, ...]):
     """Planners on the same problems, each compared with the first one. A notebook shows it as a table."""
 
     __slots__ = ()
+
+    @property
+    def recommended(self) -> PlannerComparison:
+        """The planner with the fewest tokens among those that no other is shown to beat."""
+        return min((row for row in self if not row.beaten), key=lambda row: (row.tokens, -row.solved))
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown."""
+        return "\n".join("| " + " | ".join(cells) + " |" for cells in (_HEAD, ["---"] * len(_HEAD), *map(_cells, self)))
+
+    def to_latex(self) -> str:
+        """Return the table as a LaTeX `tabular`."""
+        rows = [re.sub(r"([%_])", r"\\\1", " & ".join(cells)) + r" \\" for cells in (_HEAD, *map(_cells, self))]
+        return "\n".join((r"\begin{tabular}{l" + "r" * (len(_HEAD) - 1) + "}", *rows, r"\end{tabular}"))
 
     def _repr_html_(self) -> str:
         """Return the table, with the interval of each share as a bar."""
@@ -110,31 +104,35 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
     common = [key for key in next(iter(by_problem.values())) if all(key in records for records in by_problem.values())]
     if not common:
         raise UsageError("the results have no problem in common: compare runs on the same file of problems")
-    first: list[float] = []
+    mine = {name: [records[key] for key in common] for name, records in by_problem.items()}
+    hits = {name: [bool(record["solved"]) for record in records] for name, records in mine.items()}
+    first = next(iter(mine))
+    base_tokens = _mean(mine[first], "total_tokens")
     rows: list[PlannerComparison] = []
-    base_tokens = 0.0
-    for name, records in by_problem.items():
-        mine = [records[key] for key in common]
-        hits = [float(bool(record["solved"])) for record in mine]
-        low, high = wilson(int(sum(hits)), len(hits))
-        tokens = _mean(mine, "total_tokens")
+    for name, records in mine.items():
+        solved, n = sum(hits[name]), len(common)
+        tokens = _mean(records, "total_tokens")
         row = PlannerComparison(
             name,
-            len(hits),
-            sum(hits) / len(hits),
-            low,
-            high,
+            n,
+            solved / n,
+            *wilson(solved, n),
             tokens,
-            _mean(mine, "critical_path_tokens"),
-            _mean(mine, "seconds"),
-            _mean(mine, "cost"),
-            paired(hits, first) if first else None,
-            tokens / base_tokens if first and base_tokens else None,
+            _mean(records, "critical_path_tokens"),
+            _mean(records, "seconds"),
+            _mean(records, "cost"),
+            None if name == first else _difference(hits[name], hits[first]),
+            tokens / base_tokens if name != first and base_tokens else None,
+            any(_difference(other, hits[name])[1] > 0.0 for other in hits.values()),
+            tuple(curve(records)),
         )
-        if not first:
-            first, base_tokens = hits, tokens
         rows.append(row)
     return Comparison(rows)
+
+
+def _difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float, float]:
+    pairs = Counter(zip(first, second, strict=True))
+    return paired_difference(pairs[True, False], pairs[False, True], len(first))
 
 
 def _mean(records: Sequence[Mapping[str, Any]], name: str) -> float:
@@ -174,25 +172,40 @@ def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     return notes
 
 
-def show(rows: Sequence[PlannerComparison], output: Output) -> None:
-    """Print the table."""
+_HEAD = ["planner", "solved", "95 % interval", "against the first", "tokens", "× tokens", "critical", "seconds", "cost"]
+
+
+def _cells(row: PlannerComparison) -> list[str]:
+    return [
+        row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}",
+        "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference)),
+        f"{row.tokens:,.0f}", "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}",
+        f"{row.critical:,.0f}", f"{row.seconds:.2f}", f"{row.cost:.2g}",
+    ]  # fmt: skip
+
+
+def show(rows: Comparison, output: Output) -> None:
+    """Print the table, the curves of planners that vote, and the cheapest planner that none is shown to beat."""
     table = Table(box=None, pad_edge=False)
-    priced = any(row.cost for row in rows)
-    columns = ("planner", "solved", "95 % interval", "against the first", "tokens", "× tokens", "critical", "seconds")
-    for column in (*columns, *(["cost"] if priced else [])):
+    columns = len(_HEAD) - (not any(row.cost for row in rows))
+    for column in _HEAD[:columns]:
         table.add_column(column, justify="left" if column == "planner" else "right", no_wrap=column != "planner")
     for row in rows:
-        difference = "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference))
-        ratio = "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}"
-        cost = [f"{row.cost:.2g}"] if priced else []
-        table.add_row(
-            row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}", difference, f"{row.tokens:,.0f}", ratio,
-            f"{row.critical:,.0f}", f"{row.seconds:.2f}", *cost,
-        )  # fmt: skip
+        table.add_row(*_cells(row)[:columns])
     output.print_whole(table)
     output.people.print(
         f"All answered the same {rows[0].n} problems. Differences are in percentage points, paired by problem."
     )
+    _show_curves(rows, output)
+    output.people.print(f"Cheapest that none is shown to beat: {rows.recommended.name}", markup=False, soft_wrap=True)
+
+
+def _show_curves(rows: Comparison, output: Output) -> None:
+    for row in rows:
+        if row.curve:
+            points = (f"{point.k}: {point.passed[0]:.0%}, {point.majority[0]:.0%}" for point in row.curve)
+            line = f"{row.name}, samples: pass@k, maj@k  {'; '.join(points)}"
+            output.people.print(line, markup=False, soft_wrap=True)
 
 
 def _points(difference: tuple[float, float, float]) -> tuple[float, ...]:
@@ -211,6 +224,13 @@ def plot(rows: Sequence[PlannerComparison], path: Path) -> None:
     for row in rows:
         spread = [[100 * (row.solved - row.low)], [100 * (row.high - row.solved)]]
         axes.errorbar([row.tokens], [100 * row.solved], yerr=spread, fmt="o", capsize=3, label=row.name)
+        if row.curve:
+            tokens = [row.tokens * point.k / row.curve[-1].k for point in row.curve]
+            for label, measure in (("pass@k", "passed"), ("maj@k", "majority")):
+                values = [[100 * part for part in getattr(point, measure)] for point in row.curve]
+                (line,) = axes.plot(tokens, [value for value, _, _ in values], ".--", label=f"{row.name}, {label}")
+                low, high = ([value[end] for value in values] for end in (1, 2))
+                axes.fill_between(tokens, low, high, alpha=0.1, color=line.get_color())
     axes.set_xlabel("generated tokens a problem")
     axes.set_ylabel("solved, % (95 % interval)")
     axes.set_xlim(left=0)
@@ -401,13 +421,14 @@ def report(
 ) -> None:
     """Print what came of one planner, or of several beside one another."""
     ran = {name: tally.records.values() for name, tally in tallies.items() if tally.records}
-    rows = compared(ran) if ran and (len(tallies) > 1 or plot_to is not None) else []
+    rows = compared(ran) if ran else Comparison()
     if as_json:
         several = {"planners": summaries, "compared": [asdict(row) for row in rows]}
         output.result(summaries[0] if len(summaries) == 1 else several)
     elif len(summaries) == 1 or not rows:
         for summary in summaries:
             _show(summary, output)
+        _show_curves(rows, output)
     else:
         show(rows, output)
     if plot_to is not None and rows:
@@ -478,6 +499,7 @@ async def solve_all(
             if there is not None:
                 solved = await there.grade(answers[-1].answer, problem.want)
             tally.add(place, problem, answers[-1], solved, answers[:-1])
+            tally.records[place] |= pool_of(problem, answers[-1]) if len(answers) == 1 else {}
             advance()
         finally:
             if there is not None:

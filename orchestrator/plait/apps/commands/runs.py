@@ -245,7 +245,6 @@ _SHOWN = 600
 def replay(
     file: Annotated[Path, typer.Argument(help="Journal file that `--journal` wrote.")],
     until: Annotated[int | None, typer.Option(min=1, help="Number of the last event to replay.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Test the machine's invariants after each event.")] = False,
     allowed: Allow = None,
     as_json: Json = False,
 ) -> None:
@@ -256,7 +255,7 @@ def replay(
     allow(*Config.load().allow, *(allowed or ()))
     refuse_names(file)
     with opened(as_json) as output:
-        report = replayed(file, Plugins(), until=until, check=check)
+        report = replayed(file, Plugins(), until=until)
         divergence = report.divergence
         if as_json:
             output.result(

@@ -1,6 +1,6 @@
 """Autoscaling of engines: choose their number by the load, and start or close them.
 
-`Scaler` is pure and runs in the simulator as well. It chooses the number of engines at which a fraction `target` of the
+`Scaler` is pure. It chooses the number of engines at which a fraction `target` of the
 slots is taken, and looks back before it acts, as Kubernetes' horizontal autoscaler does: it grows to the minimum of the
 last `patience` seconds, and shrinks to the maximum of the last `cool_down`.
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Event, Finish, ForeignEvent
 from ...core.interfaces import PluginRegistry
-from ...machine import Machine, check as check_invariants
+from ...machine import Machine
 from .journal import Journal
 from .location import Location
 from .recorded_actions import dump, of_runs, read
@@ -56,12 +56,12 @@ class ReplayReport:
 
 
 def replay(
-    path: Location | str, plugins: PluginRegistry, *, until: int | None = None, check: bool = False
+    path: Location | str, plugins: PluginRegistry, *, until: int | None = None, check: Callable[..., None] | None = None
 ) -> ReplayReport:
     """Replay a journal and compare the actions, up to and including event `until` if given.
 
-    `check` tests the machine's invariants after every event (slow). Raises `ConfigError` for a file that cannot be
-    read.
+    `check(machine, follows=…)` is called after every event; `follows`: the machine follows recorded attempts. Raises
+    `ConfigError` for a file that cannot be read.
     """
     journal = Journal(path)
     headers = _headers(journal)
@@ -283,12 +283,14 @@ def _machine(header: Header, plugins: PluginRegistry) -> Machine:
     return Machine(plugins, cancel_timeout=header.grace, lease=header.lease)
 
 
-def _step(machine: Machine, row: EventRow, header: Header, check: bool, finished: list[Finish]) -> Divergence | None:
+def _step(
+    machine: Machine, row: EventRow, header: Header, check: Callable[..., None] | None, finished: list[Finish]
+) -> Divergence | None:
     event = row.load()
     try:
         actions, anew = _feed_event(machine, event, row, header)
-        if check:
-            check_invariants(machine, follows=header.told)
+        if check is not None:
+            check(machine, follows=header.told)
     except Exception as error:
         return Divergence(row.seq, row.event, row.actions, f"raised {type(error).__name__}: {error}")
     if row.actions not in (None, anew):

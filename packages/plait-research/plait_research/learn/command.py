@@ -1,18 +1,13 @@
-"""`plait learn`: strategies and the numbers by which planners spend effort, counted in journals; prompt texts changed
+"""`plait learn`: numbers by which planners spend effort or choose strategies, counted in journals; prompt texts changed
 by reflection; each change tested; versions."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
-from rich.table import Table as Shown
 
 from plait.apps.common.dataset import DatasetQuestion, environment_of, read_questions
 from plait.apps.common.fields import read_fields
@@ -26,109 +21,16 @@ from plait.core.errors import UsageError
 from plait.core.messages import did_you_mean, pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
+from plait.core.task import Task
 from plait.runtime.client.config import Config
 from plait.runtime.journal.directory import entries
 from plait.runtime.plugins.loader import Plugins
 
 from ..learning_planner import LearningPlanner, RunOutcome, learn
-from ..rollouts.export import ExclusionCounts, ExportedRun, export
+from ..rollouts.export import ExclusionCounts, export
 from .improve import Round
 from .learnable import Declared, Versions, versions_of
 from .pareto import Learner, TextSearch
-
-
-def utility(right: bool, tokens: int, price: float) -> float:
-    """Return 1 minus `price` for each generated token (at least 0) for a right answer, and 0 for a wrong one."""
-    return max(0.0, 1.0 - price * tokens) if right else 0.0
-
-
-@dataclass(slots=True)
-class StrategyCounts:
-    """Counts of one strategy on one task."""
-
-    planner: Plugin
-    runs: int = 0
-    right: int = 0
-    tokens: int = 0
-    wins: float = 0.0
-
-    @property
-    def losses(self) -> float:
-        """Number of runs minus wins."""
-        return self.runs - self.wins
-
-
-@dataclass(slots=True)
-class Table:
-    """Counts by task and strategy."""
-
-    rows: dict[tuple[str, str], StrategyCounts] = field(default_factory=dict[tuple[str, str], StrategyCounts])
-    unjudged: int = 0
-    """Number of runs that the task cannot grade."""
-
-    def add(self, run: ExportedRun, price: float) -> None:
-        """Count a graded run."""
-        planner, task = run.run.request.planner, run.run.request.task.name
-        row = self.rows.setdefault((task, _key(planner)), StrategyCounts(planner))
-        right = bool(run.right)
-        row.runs += 1
-        row.right += right
-        row.tokens += run.tokens
-        row.wins += utility(right, run.tokens, price)
-
-
-def count(runs: Iterable[ExportedRun], price: float = 0.0, arms: Sequence[str] = ()) -> Table:
-    """Count runs; with `arms` (`sample:n=8`, …) only those of these strategies, which are there even with no run.
-
-    A run without an answer is a loss, or a strategy that often fails would look better than it is. Where the task could
-    grade no answer at all, it is empty.
-    """
-    table = Table()
-    wanted = {_key(arm): arm for arm in map(Plugin.of, arms)}
-    unanswered: list[ExportedRun] = []
-    for run in runs:
-        if wanted and _key(run.run.request.planner) not in wanted:
-            continue
-        if run.answer is None:
-            unanswered.append(run)
-        elif run.right is None:
-            table.unjudged += 1
-        else:
-            table.add(run, price)
-    judged = {task for task, _ in table.rows}
-    for run in unanswered:
-        if run.run.request.task.name in judged:
-            table.add(run, price)
-        else:
-            table.unjudged += 1
-    for task in judged:
-        for key, planner in wanted.items():
-            table.rows.setdefault((task, key), StrategyCounts(planner))
-    return table
-
-
-def drawing(table: Table, task: str, most: float = math.inf) -> Plugin:
-    """Return the planner `route-record` with the learned state of a task's strategies.
-
-    With `most`, the counts of a strategy are scaled down to at most `most` runs, so that new runs can change old
-    results."""
-    tiers: list[dict[str, Any]] = []
-    for (name, _), row in sorted(table.rows.items()):
-        if name == task:
-            scale = min(1.0, most / row.runs) if row.runs else 1.0
-            tiers.append(
-                {
-                    "planner": row.planner.model_dump(mode="json"),
-                    "wins": round(row.wins * scale, 6),
-                    "losses": round(row.losses * scale, 6),
-                }
-            )
-    return Plugin(name="route-record", options={"candidates": tiers})
-
-
-def _key(planner: Plugin) -> str:
-    return planner.name + "".join(f",{key}={value!r}" for key, value in sorted(planner.options.items()))
-
 
 MEASURED: dict[str, dict[str, JsonValue]] = {"scale": {"threshold": 0.0}, "takeover": {"threshold": 0.0}}
 """For each planner, the specification that runs it on problems, so that every decision by its numbers is tried."""
@@ -161,7 +63,7 @@ def effort(
 
     With `--problems` each is run with `--planner` so that it makes records: `scale` does every step the easy way, the
     draft of `takeover` writes all segments, and each is scored. Without, the runs of that planner in journals are
-    counted.
+    counted, for `route-record` those of its candidates too.
     """
     given = request.planner if "planner" in request.model_fields_set else Plugin(name="scale")
     plugins = Plugins()
@@ -190,18 +92,23 @@ def _from_journals(
 ) -> tuple[int, int]:
     """Count the runs of a planner in journals. Return the number of runs, and of runs that gave feedback."""
     runs = learned = 0
+    candidates = [tier.planner for tier in getattr(plugins.planner(given), "candidates", ())]
     for run in export(list(entries(place_of(place), [])), plugins, left, unanswered=True):
         request, finish = run.run.request, run.run.finish
-        if request.planner.name != given.name or request.task.name != task.name:
+        own = request.planner.name == given.name
+        if not (own or request.planner in candidates) or request.task.name != task.name:
             continue
         runs += 1
+        # A run without an answer is wrong, unless its task can judge no answer at all.
+        judged = run.right is not None and type(run.task).verify is not Task.verify
         outcome = RunOutcome(
             planner=request.planner, text=request.text, seed=request.seed, tokens=run.tokens,
-            right=None if run.right is None else float(run.right),
+            right=float(run.right or 0) if judged else None,
             key=None if run.answer is None else run.task.key(run.answer),
             data=None if finish is None or finish.result is None else finish.result.data,
         )  # fmt: skip
-        learned += learn(request, outcome, plugins.planner, out)
+        learner = request if own else request.updated({"planner": given})
+        learned += learn(learner, outcome, plugins.planner, out)
     return runs, learned
 
 
@@ -230,42 +137,6 @@ class _Runner:
                 await for_each(questions, one, min(self._concurrency, max(1, len(questions))), stopper)
         except CommandInterrupted:
             return
-
-
-def strategies(
-    place: Place = None,
-    planner: Annotated[
-        list[str] | None, typer.Option(metavar="NAME[:k=v,…]", help="Strategy to count; repeatable, all by default.")
-    ] = None,
-    price: Annotated[float, typer.Option(min=0.0, help="Price of a generated token; a right answer is worth 1.")] = 0.0,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="OUT.json", help="Output file with the counts per task, for route-record:path=OUT.json."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Count how well strategies did, by task, for `route-record`."""
-    left = ExclusionCounts()
-    runs = list(entries(place_of(place), []))
-    table = count(export(runs, Plugins(), left, unanswered=True), price, planner or ())
-    tasks = sorted({task for task, _ in table.rows})
-    made = {task: drawing(table, task).model_dump(mode="json") for task in tasks}
-    if out is not None:
-        out.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-    with opened(as_json) as output:
-        if as_json:
-            output.result({"runs": len(runs), "unjudged": table.unjudged, "left": left.why, "routes": made})
-            return
-        shown = Shown(box=None, pad_edge=False)
-        for name in ("task", "strategy", "runs", "right", "tokens a run", "wins"):
-            shown.add_column(name, justify="left" if name in ("task", "strategy") else "right")
-        for (task, key), row in sorted(table.rows.items()):
-            tokens = f"{row.tokens / row.runs:.0f}" if row.runs else "-"
-            shown.add_row(task, key, str(row.runs), str(row.right), tokens, f"{row.wins:.1f}")
-        output.people.print(shown)
-        if table.unjudged:
-            note = f"{pluralise(table.unjudged, 'run')} left out: their task cannot tell what is right"
-            output.people.print(note, markup=False)
 
 
 class CombeeEffort(BaseModel):

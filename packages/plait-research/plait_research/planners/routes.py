@@ -20,11 +20,12 @@ from plait.core.result import Result
 from plait.core.task import Task
 from plait.core.values import as_text
 from plait.core.vocabulary import Confidence
-from plait.planners._shared.steps import OnResult, build_planner, delegated_reader, derive, mark_owner, through
+from plait.planners._shared.steps import OnResult, derive, through
 
 from ..learning_planner import LearningPlanner, RunOutcome
 from ..route.features import answer_features, features, vote_share, word_features
 from ..route.ranking import MOST_TIERS, Ranking, Tier, TierFit
+from ._delegation import build_planner, delegated_reader, mark_owner
 
 __all__ = ["RouteFeatures", "RouteRecord"]
 
@@ -191,7 +192,7 @@ class RouteRecord(TieredPlanner):
     """Draws one planner by Thompson sampling (Thompson, 1933; arXiv 1707.02038) from Beta(1 + wins, 1 + losses).
 
     The best is taken nearly always once it is known, and what is little known is still tried. The draw depends on the
-    request's seed and text alone. `plait learn strategies` counts wins and losses in journals. With `learn` each run
+    request's seed and text alone. `plait learn effort` counts wins and losses in journals. With `learn` each run
     that has ended is counted, by its task's verifier or by `feedback` of the caller, and written to `path`, so that it
     learns from live traffic: a share `trials` of the requests goes to the planner with the fewest runs, and a planner
     is tried no more once it is worse than the best with probability `confidence`. Differs from the papers by that floor
@@ -246,8 +247,9 @@ class RouteRecord(TieredPlanner):
         if outcome.right is None:
             return {}
         worth = max(0.0, outcome.right - self.fit.price * outcome.tokens)
-        # The counts of now are not those by which the run's planner was drawn: others have ended since.
-        drawn = RouteRecord.model_validate(outcome.planner.options).drawn(outcome.seed, outcome.text).planner
+        drawn = outcome.planner
+        if drawn.name == "route-record":  # drawn by its counts of then: others have ended since
+            drawn = RouteRecord.model_validate(drawn.options).drawn(outcome.seed, outcome.text).planner
         counted = [
             tier.model_copy(update={"wins": tier.wins + worth, "losses": tier.losses + 1 - worth})
             if tier.planner == drawn else tier for tier in self.candidates

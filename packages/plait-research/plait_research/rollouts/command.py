@@ -164,7 +164,7 @@ def export_runs(
         typer.Option(
             "--format",
             help="tokens: records like those of `plait learn rollouts`; text: prompts and completions; samples: the "
-            "branches of each vote, as of `plait learn import`; mooncake: model calls for `plait simulate --trace`.",
+            "branches of each vote; mooncake: model calls for `plait simulate --trace`.",
         ),
     ] = "tokens",
     select_by: Annotated[

@@ -151,9 +151,9 @@ class ExclusionCounts:
 
     why: dict[str, int] = field(default_factory=dict[str, int])
 
-    def add(self, why: str) -> None:
-        """Count a skipped run."""
-        self.why[why] = self.why.get(why, 0) + 1
+    def add(self, why: str, number: int = 1) -> None:
+        """Count skipped runs."""
+        self.why[why] = self.why.get(why, 0) + number
 
 
 def export(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,6 @@ from plait.apps.common.fields import list_names, read_fields
 from plait.apps.common.journals import Place, place_of
 from plait.apps.common.options import Json
 from plait.apps.common.output import Output, opened
-from plait.core.errors import PlaitError
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.task import Task
@@ -24,7 +22,7 @@ from plait.core.values import as_text
 from plait.runtime.journal.directory import RunEntry, entries
 from plait.runtime.plugins.loader import Plugins
 
-from ..rollouts.store import stored_runs
+from ..rollouts.export import ExclusionCounts, export
 from .features import vote_share
 from .fit import RouteReport, RouteRow, fit, key_of, report
 from .ranking import Ranking
@@ -52,16 +50,16 @@ def route(
     as_json: Json = False,
 ) -> None:
     """Fit, for each task, which planner a request is worth, to the runs in journals."""
-    rules, left = read_fields("--select", select, RouteRules), defaultdict[str, int](int)
-    tasks, checked = rows_of(entries(place_of(place), []), Plugins(), left)
+    rules, left = read_fields("--select", select, RouteRules), ExclusionCounts()
+    tasks = rows_of(entries(place_of(place), []), Plugins(), left)
     routes: dict[str, Ranking] = {}
     reports: dict[str, RouteReport | None] = {}
     for task, rows in sorted(tasks.items()):
-        made = fit(rows, checked[task], lose=rules.max_loss, least=rules.min_runs, price=rules.price)
+        made = fit(rows, checked=True, lose=rules.max_loss, least=rules.min_runs, price=rules.price)
         if made is None:
-            left[f"of a task without two planners that have {rules.min_runs} runs ({task})"] += len(rows)
+            left.add(f"of a task without two planners that have {rules.min_runs} runs ({task})", len(rows))
             continue
-        routes[task], reports[task] = made, report(rows, made, checked[task])
+        routes[task], reports[task] = made, report(rows, made, checked=True)
     if out is not None:
         plugins = {task: _plugin(ranking).model_dump(mode="json") for task, ranking in routes.items()}
         out.write_text(json.dumps(plugins, indent=1) + "\n", encoding="utf-8")
@@ -71,51 +69,35 @@ def route(
                 {
                     "routes": {task: ranking.model_dump(mode="json") for task, ranking in routes.items()},
                     "reports": {task: _figures(report) for task, report in reports.items() if report is not None},
-                    "left": dict(left),
+                    "left": left.why,
                 }
             )
             return
         for task, figures in reports.items():
             _show(output, task, routes[task], figures)
-        for why, number in sorted(left.items()):
+        for why, number in sorted(left.why.items()):
             output.people.print(f"{pluralise(number, 'run')} left out: {why}", markup=False)
         if not routes:
             output.people.print("no route: run the same requests with two planners or more, and journal them")
 
 
-def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: dict[str, int]) -> tuple[Tasks, dict[str, bool]]:
-    """Return the runs of journals by task, and whether each task can tell a wrong answer by itself. A run that ended
+def rows_of(runs: Iterable[RunEntry], plugins: Plugins, left: ExclusionCounts) -> Tasks:
+    """Return the runs of journals by task, for tasks that can tell a wrong answer by themselves. A run that ended
     without an answer was wrong; one that cannot be read or judged is counted in `left`."""
     tasks: Tasks = {}
-    checked: dict[str, bool] = {}
-
-    def failed(error: Exception) -> None:
-        left[f"that cannot be read ({type(error).__name__})"] += 1
-
-    for run in stored_runs(runs, plugins, failed):
-        finish = run.finish
+    for run in export(runs, plugins, left, unanswered=True):
+        request, finish = run.run.request, run.run.finish
         if finish is None or finish.status not in ("done", "partial"):
-            left["that did not end"] += 1
+            left.add("that did not end")
             continue
-        request = run.request
-        try:
-            task = plugins.task(request.task, request.text)
-            value = None if finish.result is None else finish.result.value
-            extracted = finish.result is not None and finish.result.extracted
-            answer = value if extracted or not isinstance(value, str) else task.extract(value)
-            right = False if answer is None else task.verify(answer)
-        except (PlaitError, ValueError) as error:
-            failed(error)
+        if type(run.task).verify is Task.verify or run.right is None:
+            left.add("that cannot be graded: the task has no verifier")
             continue
-        if type(task).verify is Task.verify or right is None:
-            left["that cannot be graded: the task has no verifier"] += 1
-            continue
-        checked[request.task.name] = True
-        text = None if finish.result is None else as_text(value)
+        text = None if finish.result is None else as_text(finish.result.value)
         agreed = None if finish.result is None else vote_share(finish.result.why)
-        row = RouteRow(request.text, request.planner, float(right), float(finish.usage.completion), text, agreed)
+        row = RouteRow(request.text, request.planner, float(run.right), float(run.tokens), text, agreed)
         tasks.setdefault(request.task.name, []).append(row)
-    return tasks, checked
+    return tasks
 
 
 def _plugin(route: Ranking) -> Plugin:
@@ -152,10 +134,6 @@ def _show(output: Output, task: str, route: Ranking, report: RouteReport | None)
         share = f"{shares[name]:.0%}" if name in shares else ""
         shown.add_row(name, f"{outcome.right:.1%}", f"{outcome.tokens:.0f}", share)
     output.people.print(shown)
-    if report.elasticity is not None:
-        output.people.print(
-            f"elasticity against the cheapest (our reading of TEP): {report.elasticity:.2f}", markup=False
-        )
     output.people.print(f"over {pluralise(report.requests, 'request')}, each routed by numbers of others", markup=False)
 
 
@@ -168,5 +146,4 @@ def _figures(report: RouteReport) -> dict[str, object]:
         **{name: outcome._asdict() for name, outcome in named.items()},
         "saved": report.saved,
         "saved_by_cascade": report.saved_by_cascade,
-        "elasticity": report.elasticity,
     }

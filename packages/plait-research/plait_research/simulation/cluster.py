@@ -34,7 +34,7 @@ from plait.core.events import (
 from plait.core.ops import ModelCall
 from plait.core.result import Failure, Result, Usage
 from plait.core.states import State
-from plait.machine import Machine, Run, check as check_invariants
+from plait.machine import Machine, Run
 from plait.runtime.driver.expander import Expander
 
 from .confidence import NEWS_PER_WINDOW, Confidence, looks, trace_of
@@ -42,6 +42,7 @@ from .latency import DecodeBatch, Host, LatencyModel, Outcome, RunningJob, Throt
 from .tokens import SimTokens
 
 Watch = Callable[[Event, list[Action]], None]
+Check = Callable[[Machine], None]
 
 
 class Cluster:
@@ -58,7 +59,7 @@ class Cluster:
     ) -> None:
         if not hosts or len({host.name for host in hosts}) != len(hosts):
             raise ConfigError("a simulation needs hosts, each with a name of its own")
-        self.check = False
+        self.check: Check | None = None
         self.watch: Watch | None = None
         self.confidence: Confidence | None = None
         self.machine: Machine
@@ -67,8 +68,6 @@ class Cluster:
         self._outcome, self._seed = outcome, seed
         self.batches: dict[str, DecodeBatch] = {host.name: DecodeBatch(host) for host in hosts}
         self._up: set[str] = set()
-        self.absent: set[str] = set()
-        """Hosts that join after the start."""
         self.now: float = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -86,8 +85,7 @@ class Cluster:
     def start(self, faults: Iterable[WorkerFault | Throttle]) -> None:
         """Start the hosts, and schedule their faults."""
         for name in self.batches:
-            if name not in self.absent:
-                self.come(name)
+            self.come(name)
         for fault in faults:
             if fault.worker not in self.batches:
                 raise ConfigError(f"a fault is planned for {fault.worker!r}, which is no host")
@@ -122,8 +120,8 @@ class Cluster:
                 self._ready[step] = at
         if self.watch is not None:
             self.watch(event, actions)
-        if self.check:
-            check_invariants(self.machine)
+        if self.check is not None:
+            self.check(self.machine)
         for action in actions:
             self._perform(action)
         if self.expander.flows:

@@ -18,7 +18,7 @@ from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins as Registry
 from plait.runtime.runlog import RunRecord
 
-from .cluster import Cluster, Watch
+from .cluster import Check, Cluster, Watch
 from .confidence import Confidence, synthetic
 from .latency import GiveUp, Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, varied, whole
 
@@ -111,7 +111,7 @@ def simulate(
     seed: int = 0,
     grace: float = 10.0,
     lease: float | None = None,
-    check: bool = False,
+    check: Check | None = None,
     watch: Watch | None = None,
 ) -> SimReport:
     """Run one request to its end in virtual time. The same arguments give the same report.
@@ -124,7 +124,7 @@ def simulate(
         request's. faults: workers that go away (one after another for each worker) or change their speed, and the
         user's giving up. tools: the tools that planners see. plugins: the registry for policies, merges and the task.
         seed: of the random numbers that `outcome` and `latency` are given. grace: see `Machine`. lease: see `Machine`.
-        check: test the machine's invariants after every event (slow). watch: called with each event and the actions
+        check: called with the machine after every event. watch: called with each event and the actions
         that followed.
 
     Raises `ConfigError` for an invalid cluster, and the errors of an invalid planner or plan: `PlanError`,

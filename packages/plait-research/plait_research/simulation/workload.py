@@ -19,13 +19,11 @@ from plait.core.tools.tool import ToolSpec
 from plait.core.values import Frozen
 from plait.machine import Machine, Run
 from plait.runtime.driver.admission import Admission
-from plait.runtime.driver.autoscaler import Bounds
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins as Registry
 
 from .arrivals import at_rate, read_arrivals
-from .autoscaler import ElasticHosts
-from .cluster import Cluster
+from .cluster import Check, Cluster
 from .confidence import Confidence
 from .latency import Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, whole
 
@@ -91,10 +89,6 @@ class WorkloadReport(Frozen):
     attempts: int
     events: int
     """Number of events that the machine handled."""
-    engine_seconds: float
-    """Total time of all engines."""
-    changes: int = 0
-    """Number of engines that were started or removed."""
     failure: Failure | None
     """Failure of the first failed run."""
 
@@ -117,9 +111,7 @@ def simulate_workload(
     lease: float | None = None,
     max_waiting: int | None = None,
     within: float = math.inf,
-    elastic: Bounds | None = None,
-    start: float = 10.0,
-    check: bool = False,
+    check: Check | None = None,
 ) -> WorkloadReport:
     """Simulate a run for each of `arrivals` (seconds) on one machine and one cluster, until the last run has ended.
 
@@ -127,8 +119,7 @@ def simulate_workload(
     made of its request's and its number, and so have the random numbers of `outcome`: the same arguments give the same
     report. `after`: runs, by their numbers, that arrive a delay in seconds after the end of an earlier one
     (`{5: (2, 0.1)}`), as with a client of limited concurrency. `max_waiting`: as in the settings.
-    `within`: the seconds of `WorkloadReport.in_time`. `elastic`: hosts come and go with the load, each `start` seconds
-    after it is wanted. Other arguments, and what is raised, as for `simulate`.
+    `within`: the seconds of `WorkloadReport.in_time`. Other arguments, and what is raised, as for `simulate`.
     """
     given = [requests] if isinstance(requests, Request) else list(requests)
     if not given or not arrivals:
@@ -138,7 +129,6 @@ def simulate_workload(
     workload = _Workload(machine, Expander(), hosts, latency or LatencyModel(), outcome, seed)
     workload.check, workload.confidence = check, confidence
     workload.admission, workload.within = Admission(max_waiting), within
-    workload.elastic = None if elastic is None else ElasticHosts(workload, elastic, start)
     briefs = [PlanningContext(request, source.task(request.task, request.text), tuple(tools)) for request in given]
     if planner is None:
         planners = [Registry().planner(request.planner) for request in given]
@@ -154,7 +144,6 @@ class _Workload(Cluster):
     admission: Admission
     within = math.inf
     after: Mapping[int, tuple[int, float]]
-    elastic: ElasticHosts | None = None
 
     def run(
         self,
@@ -182,8 +171,6 @@ class _Workload(Cluster):
             self._followers.setdefault(before, []).append(number)
         self.start(faults)
         self.left = len(arrivals)
-        if self.elastic is not None:
-            self.elastic.begin()
         self._expect_next()
         self.play()
         return self._report()
@@ -267,7 +254,5 @@ class _Workload(Cluster):
             steps=self._steps,
             attempts=len(self._waits),
             events=self.events,
-            engine_seconds=seconds * len(self.batches) if self.elastic is None else self.elastic.engine_seconds,
-            changes=0 if self.elastic is None else self.elastic.changes,
             failure=self._failure,
         )

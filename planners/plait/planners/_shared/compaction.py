@@ -103,6 +103,8 @@ class Compactor:
     """The messages up to the question, without the system text."""
     more: str = ""
     """Name of the function that reads a cleared result by its id."""
+    state: Callable[[], str] = str
+    """Describes the agents at work, for the note about turns that are left out."""
     turns: int = 0
     """Number of turns that are left out."""
     summary: str = ""
@@ -123,7 +125,7 @@ class Compactor:
     @property
     def opened(self) -> tuple[Message, ...]:
         """The messages before the first block: up to the question, with a note about the turns that are left out."""
-        rest = f" A summary of them:\n{self.summary}" if self.summary else ""
+        rest = self.state() + (f" A summary of them:\n{self.summary}" if self.summary else "")
         return with_prompt(self.head, _NOTE.format(turns=self.turns, rest=rest) if self.turns else "")
 
     def tokens(self, *messages: Iterable[Message]) -> int:
@@ -336,8 +338,9 @@ def _shorten_message(message: Message, most: int) -> Message:
     return message.model_copy(update={"content": shorten(message.text, most)})
 
 
-def shorten(text: str, most: int) -> str:
-    """Return a text of at most about `most` characters: its head and its tail if it is longer."""
+def shorten(text: str, most: int, more: str = "") -> str:
+    """Return a text of at most about `most` characters: its head and its tail if it is longer. `more`: how to read the
+    rest."""
     head = most * 3 // 5
-    left = f"[{len(text) - most:,} characters are left out]"
+    left = f"[{len(text) - most:,} characters are left out{more}]"
     return text if len(text) <= most else f"{text[:head]}\n{left}\n{text[head - most :]}"

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from experiments._tools import recordings
+from experiments._tools.recordings import SOURCES, import_samples, recorded_samples
 from experiments._tools.samples import read_samples
-from plait.core.errors import ConfigError
-from plait_research.samples import recordings
-from plait_research.samples.recordings import SOURCES, RecordedSample, recorded_samples, write_samples
+from plait.core.errors import ConfigError, UsageError
+from plait_research.samples.recordings import RecordedSample, write_samples
 from tests.apps.conftest import Plait
 
 TURN = {"turn": 0, "model": "small", "output": "Let me think. "}
@@ -165,17 +166,15 @@ def test_a_line_that_is_no_sample_is_named(tmp_path: Path, line: str) -> None:
         list(read_samples(path))
 
 
-def test_the_command_says_what_it_read(plait: Plait, tmp_path: Path) -> None:
+def test_the_command_says_what_it_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = written(tmp_path / "gpt-4" / "ic_sql.json", SQL)
     out = tmp_path / "samples.jsonl"
-    said = plait("learn", "import", "intercode", path, "--out", out, "--json").json
+    import_samples("intercode", [path], out, as_json=True)
+    said = json.loads(capsys.readouterr().out)
     assert said["samples"] == 1 and said["right"] == 1
     assert len(list(read_samples(out))) == 1
-
-
-def test_an_unknown_source_is_refused_with_a_suggestion(plait: Plait, tmp_path: Path) -> None:
-    done = plait("learn", "import", "intercod", tmp_path, "--out", tmp_path / "s.jsonl")
-    assert done.code == 2 and "did you mean 'intercode'" in done.err
+    with pytest.raises(UsageError, match="did you mean 'intercode'"):
+        import_samples("intercod", [path], out)
 
 
 def test_branches_of_own_votes_are_samples(plait: Plait, script: Callable[..., Path], tmp_path: Path) -> None:

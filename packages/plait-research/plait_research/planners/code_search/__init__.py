@@ -15,11 +15,22 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
-from plait.core.programs import Cell, harness, has_returned, read_outputs
+from plait.core.programs import Cell, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
-from .._programs import RUN_PYTHON, build_tracer, read_problem, render_cell
+from .._programs import (
+    RUN_PYTHON,
+    begin_run,
+    build_tracer,
+    find_fault,
+    finish_run,
+    need_runner,
+    put_fence,
+    read_language,
+    read_problem,
+    render_cell,
+)
 from .programs import (
     INPUTS,
     Candidate,
@@ -33,11 +44,9 @@ from .programs import (
     count_votes,
     format_trace,
     is_decided,
-    list_passed,
     mutate_inputs,
     read_inputs,
     read_tests,
-    score_mutually,
 )
 
 __all__ = ["CodeSearch", "Searching"]
@@ -73,21 +82,23 @@ class CodeSearch(Flow):
     number; every program runs on every input once; a model call that distinguishes programs compares a pair of
     behaviours, not of programs; a test that an empty function passes does not count; the expectation of a test is
     evidence, not a fact. Agreement among programs decides only between equal votes, unless `criterion` says otherwise.
-    No distinguishing test is requested where none could change the winner. A mutual check of programs and tests is
-    reported and decides nothing.
+    No distinguishing test is requested where none could change the winner.
 
     `criterion=judged` is S*'s own way to choose. The model writes inputs alone, and for each pair of behaviours an
     input on which the two differ. It then sees both outputs in both orders, and a verdict counts if it is the same
     twice.
 
-    Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults:
-    8 samples, 1 repair, 8 tests, 3 pairs.
+    Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. In a
+    compiled language (task `programs`) it needs `run_program`: there a repair is asked for the line that the compiler
+    blames first (SPoC, arXiv 1906.04908) or a sanitizer names, and what a sanitizer faults passes nothing. Defaults: 8
+    samples, 1 repair, 8 tests, 3 pairs.
     """
 
     fidelity = Fidelity(
         "variant",
         "the model writes a case with what it wants, not an input alone, but with `criterion=judged`",
         paper="2502.14382",
+        oracles=("spoc-errors",),
     )
 
     answer: Annotated[CallConfig, Uses()] = Field(
@@ -128,8 +139,7 @@ class CodeSearch(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write, run, repair, test and choose."""
         entry, public = read_problem(ctx.brief.task, "code-search")
-        if RUN_PYTHON not in {spec.name for spec in ctx.brief.tools}:
-            raise PlannerError(f"code-search runs programs with the tool {RUN_PYTHON!r}: give tools=Sandbox().tools()")
+        need_runner(ctx.brief, "code-search")
         return await Searching(self, ctx, question, entry, public).answer()
 
 
@@ -145,12 +155,12 @@ class Searching:
         public: list[Test],
     ) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
+        self._compiled = read_language(ctx.brief.task) != "python"
         self._candidates: dict[str, Candidate] = {}
         self.evidence: list[tuple[Candidate, Evidence]] = []
         """What spoke for each program among which the choice was."""
-        self.trust: list[float] = []
-        """How likely each of these is right by the mutual check of programs and tests; none where nothing was left to
-        choose."""
+        self.tests: list[Test] = []
+        """Tests that they were run on; none where nothing was left to choose."""
         self._runs: dict[str, tuple[str, CallHandle]] = {}
         """Runs with their keys, by program and inputs."""
 
@@ -190,12 +200,11 @@ class Searching:
             Evidence(float(count_votes(candidate, tests)), size[id(candidate)], len(candidate.program))
             for candidate in pool
         ]
-        self.evidence = list(zip(pool, evidence, strict=True))
+        self.evidence, self.tests = list(zip(pool, evidence, strict=True)), tests
         winner = choose(evidence, options.criterion)
         why = (
             f"{evidence[winner].votes:.0f} of {len(tests)} tests, {len(groups)} behaviours on {len(keys)} inputs, "
             f"{evidence[winner].cluster} of {sum(candidate.weight for candidate in pool)} programs behave like it"
-            f"{self._mutual_check_note(pool, winner, tests)}"
         )
         return self._answer_with(pool, pool[winner], best, why)
 
@@ -215,15 +224,6 @@ class Searching:
         told = f"passes {best} of {len(self._public)} public cases; {len(self._candidates)} different programs, {why}"
         return self._ctx.answer(winner.program, told)
 
-    def _mutual_check_note(self, pool: Sequence[Candidate], winner: int, tests: Sequence[Test]) -> str:
-        """Return what the mutual check of programs and tests says beside, which decides nothing."""
-        if not tests:
-            return ""
-        self.trust, trusts = score_mutually([list_passed(candidate, tests) for candidate in pool])
-        doubted = sum(trust < 0.5 for trust in trusts)
-        other = "" if self.trust[winner] >= max(self.trust) - 1e-6 else " and would choose another program"
-        return f"; a mutual check doubts {doubted} of {len(tests)} tests{other}"
-
     # -- writing ------------------------------------------------------------------------------------------------------
 
     async def _sample(self, number: int) -> None:
@@ -241,10 +241,10 @@ class Searching:
                 failure = await self._failure(candidate)
                 if not failure:
                     return
-                if options.trace_guided and repair < options.repairs:
+                if options.trace_guided and not self._compiled and repair < options.repairs:
                     failure += await self._trace(candidate)
             if repair < options.repairs:
-                pieces = options.repair.parts(REPAIR, failure=failure)
+                pieces = options.repair.parts(put_fence(REPAIR, ctx.brief.task), failure=failure)
                 line = line.think(pieces, options.repair, **self._call_options(f"repair-{number}.{repair + 1}"))
 
     def _call_options(self, name: str) -> TrajectoryOptions:
@@ -273,6 +273,11 @@ class Searching:
             elif not first:
                 call = f"{self._entry}({', '.join(map(json.dumps, args))})"
                 first = f"{call} gave {render_cell(cell)}, and should give {json.dumps(want)}."
+                if cell[0] == "broken" and self._compiled:
+                    first = f"{cell[1]}. Correct that line."
+        if not first and self._public:
+            first = await find_fault(self._ctx, candidate.program, str(self._public[0][0][0]))
+            candidate.passed *= not first  # what a sanitizer faults passes nothing
         return first
 
     async def _trace(self, candidate: Candidate) -> str:
@@ -296,17 +301,9 @@ class Searching:
         if new:
             known = json.dumps([candidate.program, new])
             if known not in self._runs:
-                key = f"{self._ctx.random.random():.17f}"
-                code = harness(candidate.program, self._entry, new, key)
-                self._runs[known] = (key, self._ctx.call(RUN_PYTHON, code=code))
-            key, made = self._runs[known]
-            try:
-                reply = await made
-            except StepFailed:
-                reply = None  # a program that cannot be run is a failed candidate
-            candidate.cells |= dict(
-                zip((json.dumps(row) for row in new), read_outputs(reply, len(new), key), strict=True)
-            )
+                self._runs[known] = begin_run(self._ctx, candidate.program, self._entry, new)
+            cells = await finish_run(self._ctx, candidate.program, len(new), self._runs[known])
+            candidate.cells |= dict(zip((json.dumps(row) for row in new), cells, strict=True))
         return [candidate.cells[key] for key in keys]
 
     async def _matrix(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> None:

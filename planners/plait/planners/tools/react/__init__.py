@@ -7,10 +7,9 @@ from functools import partial
 
 from pydantic import JsonValue
 
-from plait.core.agent import Agent
 from plait.core.chat import Message, assistant_message, with_prompt
 from plait.core.declarations import Fidelity
-from plait.core.errors import PlannerError, PluginError
+from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 from plait.core.interfaces import Merge, PlanningContext, Reader
 from plait.core.plan import Step
@@ -21,9 +20,10 @@ from plait.core.tools.turns import CallOutcome, CallRequest
 
 from ..._shared.compaction import Compactor
 from ..._shared.tool_instructions import LAST, REPAIR, build_instructions
-from .ledger import Ledger, read_answer, turn_text
-from .options import MORE, ReactOptions, transfer_name
+from .ledger import Ledger, turn_text
+from .options import MORE, ReactOptions
 from .reader import TurnReader
+from .spawned_agents import SpawnedAgents, read_outcome
 
 __all__ = ["React"]
 
@@ -49,16 +49,22 @@ class React(ReactOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Run the first turn, and turns until one has no call."""
         ledger = Ledger(ctx.brief, self, await self._select_tools(ctx, question))
-        ledger.name = ctx.keep(ledger)
+        ledger.name, spawned = ctx.keep(ledger), SpawnedAgents(ctx, self)
+        ledger.spawned = spawned.functions
         opening, prompt = self._opening(ctx.brief, ledger), "" if ctx.brief.request.asked else question
         system = opening[: opening[:1] != [] and opening[0].role == "system"]
         more = MORE if any(function.name == MORE for function in ledger.functions) else ""
         head = list(with_prompt(opening[len(system) :], prompt))
-        ledger.compactor = Compactor(ctx, self.compaction, system, head, more)
-        turn = await self._turn(ctx, None, ledger, opening, prompt)
-        return await self._continue(ctx, question, ledger, turn)
+        ledger.compactor = Compactor(ctx, self.compaction, system, head, more, spawned.describe_open)
+        try:
+            turn = await self._turn(ctx, None, ledger, opening, prompt)
+            return await self._continue(ctx, question, ledger, turn, spawned)
+        finally:
+            spawned.cancel()
 
-    async def _continue(self, ctx: Context, question: str, ledger: Ledger, turn: Trajectory) -> Answerable:
+    async def _continue(
+        self, ctx: Context, question: str, ledger: Ledger, turn: Trajectory, spawned: SpawnedAgents
+    ) -> Answerable:
         """Run turns after `turn` until one has no call."""
         repaired = False
         for number in range(2, self.rounds + 1):
@@ -66,16 +72,18 @@ class React(ReactOptions):
             if not calls:
                 break
             answers = await self._run_agents(ctx, calls) if self.n > 1 else {}
-            heir = next((heir for heir in self.handoffs for call, _ in calls if call.name == transfer_name(heir)), None)
-            readable = [call for call, _ in calls if call.id]
+            answers |= await spawned.answer(calls, ledger.talk)
+            heir = self.asked_heir(calls)
             value = turn.value if self.n == 1 else await self._make_calls(ctx, turn, calls)
             messages = ledger.observe(value, calls, answers)
-            if heir is not None:
-                return await heir.work(ctx, question, [*ledger.talk, *messages])
             misread = [call.wrong for call, _ in calls if call.wrong]
             prompt = "\n".join([*misread, REPAIR[self.dialect]]) if misread else ""
-            last = number == self.rounds or ledger.tired or (bool(misread) and not readable and repaired)
+            last = number == self.rounds or ledger.tired or (repaired and not any(call.id for call, _ in calls))
             repaired = repaired or bool(misread)
+            if last or heir is not None:
+                spawned.cancel()  # no call can join them
+            if heir is not None:
+                return await heir.work(ctx, question, [*ledger.talk, *messages])
             turn = await self._turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
             if last:
                 break
@@ -103,17 +111,15 @@ class React(ReactOptions):
     async def _run_agents(self, ctx: Context, calls: Sequence[tuple[CallRequest, str]]) -> dict[str, CallOutcome]:
         """Run the agents that a voted turn calls, in parallel, and return their outcomes by call id. In other turns,
         agents are steps of the turn."""
-
-        async def one(agent: Agent, question: str) -> CallOutcome:
-            try:
-                return CallOutcome(True, read_answer(await agent.work(ctx, question)))
-            except (StepFailed, PlannerError, PluginError) as error:
-                return CallOutcome(False, f"the agent {agent.name}, asked {question[:80]!r}: {error}")
-
         asked = [
             (call, work) for call, fate in calls if fate == "ours" and (work := self.asked_agent(call)) is not None
         ]
-        lines = await ctx.gather(*(one(*work) for _, work in asked))
+        lines = await ctx.gather(
+            *(
+                read_outcome(agent.work(ctx, question), f"the agent {agent.name}, asked {question[:80]!r}: ")
+                for _, (agent, question) in asked
+            )
+        )
         return {call.id: line for (call, _), line in zip(asked, lines, strict=True)}
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:

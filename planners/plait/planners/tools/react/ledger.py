@@ -20,7 +20,7 @@ from plait.core.values import as_text, split_reasoning
 
 from ..._shared.compaction import Compactor
 from . import prompts
-from .options import MORE, ReactOptions, transfer_name, turn_calls
+from .options import JOIN, MORE, SPAWN, ReactOptions, transfer_name, turn_calls
 
 _TIRING = 3
 """Maximum number of times that the same call gets a result; then the model must answer."""
@@ -52,6 +52,8 @@ class Ledger:
     """The conversation without instructions, for compaction and for an agent that takes it over."""
     compactor: Compactor | None = None
     """The conversation's rule of compaction."""
+    spawned: tuple[Function, ...] = ()
+    """Functions with which the model creates and joins agents."""
     turns: int = 0
     next: int = 1
     """Number of the next call."""
@@ -86,6 +88,7 @@ class Ledger:
         ]
         told += [prompts.agent_function(agent.name, agent.description) for agent in self.planner.agents]
         told += [prompts.transfer_function(transfer_name(agent), agent.description) for agent in self.planner.handoffs]
+        told += self.spawned
         own = [] if not told or any(function.name == MORE for function in told) else [prompts.more_function()]
         return (*told, *own)
 
@@ -129,7 +132,7 @@ class Ledger:
             self.next += 1
             self.counts[call.key] = self.counts.get(call.key, 0) + 1
             asked = self.planner.asked_agent(call) if fate == "ours" else None
-            if fate == "limit" or (fate == "ours" and asked is None):
+            if fate == "limit" or (fate == "ours" and asked is None and call.id not in agents):
                 answers.append((call, self._answer_unrun(call, fate)))
                 continue
             if fate == "same":
@@ -191,7 +194,7 @@ class Ledger:
         """Return whether a call may have changed something: its tool, or a tool of its agent, has side effects."""
         lasting = {spec.name for spec in self.brief.tools if spec.side_effects}
         if asked is None:
-            return call.name in lasting
+            return call.name in lasting or (call.name in (SPAWN, JOIN) and bool(lasting))
         reach = asked[0].reach
         return bool(lasting if reach is None else lasting.intersection(reach))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pydantic import JsonValue
+
 from plait.core.ops import Function
 
+from ..._shared.compaction import shorten
 from .options import MORE
 
 TIRED = "You have made this very call {count} times, and its result is the same each time: go on with it, or answer."
@@ -11,54 +14,36 @@ TIRED = "You have made this very call {count} times, and its result is the same 
 
 def more_function() -> Function:
     """Return the function with which a model reads more of a long result."""
-    return Function(
-        name=MORE,
-        description="Returns characters `start` to `end` of a result that was cut.",
-        parameters={
-            "type": "object",
-            "properties": {
-                "id": {"type": "string", "description": "The result, as the cut says it"},
-                "start": {"type": "integer"},
-                "end": {"type": "integer"},
-            },
-            "required": ["id", "start", "end"],
-        },
+    result: JsonValue = {"type": "string", "description": "The result, as the cut says it"}
+    whole: JsonValue = {"type": "integer"}
+    return _function(
+        MORE, "Returns characters `start` to `end` of a result that was cut.", id=result, start=whole, end=whole
     )
 
 
 def agent_function(name: str, description: str) -> Function:
     """Return the function with which a model calls an agent."""
-    return Function(
-        name=name,
-        description=description or "Works on a question by itself and returns its answer.",
-        parameters={
-            "type": "object",
-            "properties": {"question": {"type": "string", "description": "All that it needs to know"}},
-            "required": ["question"],
-        },
-    )
+    question: JsonValue = {"type": "string", "description": "All that it needs to know"}
+    return _function(name, description or "Works on a question by itself and returns its answer.", question=question)
 
 
 def transfer_function(name: str, description: str) -> Function:
     """Return the function with which a model hands the conversation over."""
-    return Function(
-        name=name,
-        description=f"Hands the conversation over, for good. {description}".strip(),
-        parameters={"type": "object", "properties": {}},
-    )
+    return _function(name, f"Hands the conversation over, for good. {description}".strip())
+
+
+def _function(name: str, description: str, **properties: JsonValue) -> Function:
+    parameters: dict[str, JsonValue] = {"type": "object", "properties": properties}
+    if properties:
+        parameters["required"] = list(properties)
+    return Function(name=name, description=description, parameters=parameters)
 
 
 def cut(text: str, most: int, name: str) -> str:
-    """Return a result cut to about `max_branches` characters: its head, its tail, and a note on reading the rest."""
-    if len(text) <= most:
-        return text
+    """Return a result cut to about `most` characters: its head, its tail, and a note on reading the rest."""
     head = most * 3 // 5
-    tail = most - head
-    end = len(text) - tail
-    left = (
-        f'[{end - head:,} characters are left out: call {MORE}(id="{name}", start={head}, end={min(end, head + most)})]'
-    )
-    return f"{text[:head]}\n{left}\n{text[end:]}"
+    end = min(len(text) - most + head, head + most)
+    return shorten(text, most, f': call {MORE}(id="{name}", start={head}, end={end})')
 
 
 def slice_of(text: str, arguments: object, most: int) -> str:

@@ -1,20 +1,19 @@
-"""Check what must be true of a machine between any two events. Slow, since it walks everything: for tests and
-simulation."""
+"""Check what must be true of a machine between any two events. Slow, since it walks everything."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from ..core.errors import InvariantError
-from ..core.states import UNDER_WAY, State
-from .backlog import Backlog
-from .budgets import Grant, admit
-from .machine import Machine
-from .records import Account, Node, Run
-from .views import branch_of, branches_of
+from plait.core.errors import InvariantError
+from plait.core.states import UNDER_WAY, State
+from plait.machine.backlog import Backlog
+from plait.machine.budgets import Grant, admit
+from plait.machine.machine import Machine
+from plait.machine.records import Account, Node, Run
+from plait.machine.views import branch_of, branches_of
 
 
-def check(machine: Machine, *, follows: bool = False) -> None:
+def check_invariants(machine: Machine, *, follows: bool = False) -> None:
     """Raise `InvariantError` unless slots, accounts, consumers and the queue are as they must be.
 
     A machine that `follows` orders has the queue and the slots of the one that it follows.
