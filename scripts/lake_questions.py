@@ -61,7 +61,7 @@ def _of_spider(path: Path, text: str) -> list[dict[str, Any]]:
 
 def columns_of(given: Any, tables: int | None) -> list[list[int]]:
     """Return the columns that count of each of several right tables, or of the one (`None`), as their evaluation reads
-    the field `condition_cols`: there a 0 that stands for a list counts as none."""
+    the field `condition_cols`: there a 0 in the place of a list counts as none."""
     if given in (None, [], [[]], [None]):
         return []
     if tables is None or (tables > 1 and not all(isinstance(some, list) for some in given)):

@@ -31,7 +31,7 @@ _AUTHOR = {
 
 
 def git(folder: Path, *words: str, given: bytes = b"") -> bytes:
-    """Run git in a folder and return what it prints. Raises `CalledProcessError`."""
+    """Run git in a folder and return its output. Raises `CalledProcessError`."""
     done = subprocess.run(
         ["git", "-C", str(folder), *words], input=given, capture_output=True, check=True, env=os.environ | _AUTHOR
     )

@@ -12,6 +12,7 @@ import sqlite3
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -126,7 +127,7 @@ def _read_tables(path: Path) -> Iterator[tuple[str, list[str], Iterable[Sequence
         case ".csv":
             header, *cells = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")))
             rows = [[cell or None for cell in row] for row in cells if row]
-            yield path.stem, [f"{_quote(column)} numeric" for column in header], rows
+            yield path.stem, [*map("{} numeric".format, map(_quote, header))], rows
         case ".json":
             items = json.loads(path.read_text(encoding="utf-8-sig"))
         case ".parquet":
@@ -134,7 +135,7 @@ def _read_tables(path: Path) -> Iterator[tuple[str, list[str], Iterable[Sequence
         case _:
             pass
     if items and isinstance(items, list) and all(isinstance(item, dict) for item in items):
-        keys = list(dict.fromkeys(key for item in items for key in item))
+        keys = list(dict.fromkeys(chain.from_iterable(items)))
         yield path.stem, [*map(_quote, keys)], [[_plain(item.get(key)) for key in keys] for item in items]
 
 

@@ -49,7 +49,7 @@ class RepositoryEnvironment(BashSqlEnvironment):
     test_seconds: float = Field(default=60, gt=0, description="Time limit of one test in seconds.")
 
     def tools(self) -> Sequence[Tool[..., Any]]:
-        """Return `look` and `try_patch`."""
+        """Return `look`, which is the first of all, and `try_patch`."""
 
         @tool
         async def try_patch(patch: str, command: str) -> str:
@@ -61,7 +61,7 @@ class RepositoryEnvironment(BashSqlEnvironment):
             """
             return await self._run_patched(f"{_APPLY} .answer || exit\n{command}", patch, "told")
 
-        return [*(each for each in super().tools() if each.name == "look"), try_patch]
+        return [*super().tools()[:1], try_patch]
 
     async def _begin(self) -> None:
         if not self._begun:
