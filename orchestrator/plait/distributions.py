@@ -9,8 +9,8 @@ from __future__ import annotations
 CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-bench": {
         "command": ("demo",),
-        "environment": ("bash-sql", "bfcl", "data-lake", "humaneval", "reasoning-gym", "repository"),
-        "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "reasoning-gym", "sums", "tables"),
+        "environment": ("bash-sql", "bfcl", "data-lake", "humaneval", "programs", "reasoning-gym", "repository"),
+        "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "programs", "reasoning-gym", "sums", "tables"),
     },
     "plait-research": {
         "planner": (

@@ -75,7 +75,7 @@ def _items_match(item: Any, target: Any, exact: bool) -> bool:
     return error < 1e-6 if exact else error <= 0.01
 
 
-def tables_match(answer: str, golds: Sequence[str], columns: Sequence[Any] | None, ignore_order: bool) -> bool:
+def tables_match(answer: str, golds: Sequence[Any], columns: Any, ignore_order: Any) -> bool:
     """Return whether a table in CSV has the wanted columns of one of the right tables, by Spider 2.0-lite's rule: in
     any order of columns, numbers within 0.01. `columns`: indexes for each right table; empty: all."""
     try:

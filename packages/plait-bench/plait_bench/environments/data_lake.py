@@ -73,7 +73,7 @@ class DataLakeEnvironment(BashSqlEnvironment):
             case {"tables": [*golds], **rule}:
                 if str(answer).upper().startswith(("SELECT", "WITH")):
                     answer = await self._select(str(answer))
-                return float(tables_match(str(answer), golds, rule.get("columns"), bool(rule.get("ignore_order"))))
+                return float(tables_match(str(answer), golds, rule.get("columns"), rule.get("ignore_order")))
             case _:
                 raise ToolError(_WANTED)
 
