@@ -41,12 +41,11 @@ def read_errors(text: str, language: str) -> list[ProgramPlace]:
     """
     places: list[ProgramPlace] = []
     for error in islice(re.finditer(find_language(language).error, text, re.MULTILINE), MAX_ERRORS):
-        message, column = error["message"].strip(), error["column"].strip(": ")
+        message, column = error["message"].strip(), re.findall(r"\d+", error["column"])
         quoted = _QUOTED.search(message)
         symbol = (quoted[1] or quoted[2]) if quoted else ""
-        places.append(
-            ProgramPlace(error["file"], int(error["line"]), int(column) if column.isdigit() else 0, symbol, message)
-        )
+        at = int(error["line"]), int(column[0]) if column else 0
+        places.append(ProgramPlace(error["file"], *at, symbol, message))
     return places
 
 
