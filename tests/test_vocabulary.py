@@ -25,7 +25,7 @@ from plait_research.planners.teams import Debate
 WORDS = {
     "allocate": "Allocate", "arithmetic": "Arithmetic", "criterion": "Criterion", "answer_from": "AnswerFrom",
     "confidence": "Confidence",
-    "deadline": "Deadline", "depth": "Depth", "dialect": "DialectName", "early": "Early", "min_branches": "MinBranches",
+    "depth": "Depth", "dialect": "DialectName", "early": "Early",
     "merge": "MergeOption", "models": "Models", "max_branches": "MaxBranches", "n": "N",
     "observation_chars": "ObservationChars",
     "path": "Path", "quorum": "Quorum", "max_input_tokens": "MaxInputTokens", "records": "Records",
@@ -157,7 +157,7 @@ def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
 
 COMMAND_LINE = {"commands": 39, "flags": 79, "slots": 463}
 """Commands of all distributions, names of their flags, and flags of all commands together. They only fall."""
-OPTION_NAMES = 274
+OPTION_NAMES = 269
 """Names of options of all plugins. It only falls."""
 
 

@@ -23,6 +23,14 @@ Ways = Mapping[str, Sequence[RouteOutcome]]
 """What each way came to, problem by problem, in one order."""
 
 
+def elasticity(report: RouteReport) -> float | None:
+    """Return the relative gain in right answers for a relative gain in tokens, against the cheapest tier: our reading
+    of EllieSQL's token elasticity of performance (TEP), whose formula was not at hand. `None` without more tokens."""
+    base = next(iter(report.tiers.values()))
+    more = report.route.tokens - base.tokens
+    return None if more <= 0 or not base.right else (report.route.right / base.right - 1) / (more / base.tokens)
+
+
 def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], checked: bool) -> None:
     """Add what choosing comes to among some tiers, each half of the problems routed by numbers of the other."""
     texts = list(dict.fromkeys(row.text for row in rows))
@@ -66,7 +74,7 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
         "tiers": dict(said.tiers), "saved_of_oracle": said.saved, "in_turn_of_oracle": said.saved_by_cascade,
         "reached": {way: each for way, each in reached.items() if each is not None},
         "change": right, "saved": saved, "ends": ends, "prices": [route.price for route in routes],
-        "elasticity": said.elasticity if said.elasticity is not None else "none",
+        "elasticity": "none" if (told := elasticity(said)) is None else told,
     }  # fmt: skip
     met = "reached" if said.saved >= GOAL and right.value >= -LOSE - 1e-9 else "not reached"
     found.claims.append(

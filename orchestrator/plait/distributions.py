@@ -15,7 +15,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-research": {
         "planner": (
             "blackboard", "code-search", "debate", "deepprune", "evolve", "exchange", "layers", "mars",
-            "partial-rollout", "recursive", "route-features", "route-record", "scale",
+            "partial-rollout", "recursive", "route", "route-features", "route-record", "scale",
             "skeleton-graph", "speculate", "ssr", "takeover", "think-summarize",
         ),
         "policy": ("deepconf", "deepconf-consensus"),
@@ -27,6 +27,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
             "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
         ),
     },
+    "plait-router": {},
     "plait-server": {
         "command": ("mcp", "serve"),
     },
@@ -34,7 +35,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
 """By distribution and kind: names of plugins, and words of commands."""
 
 
-EXTRAS = {"plait-bench": "bench", "plait-research": "research", "plait-server": "serve"}
+EXTRAS = {"plait-bench": "bench", "plait-research": "research", "plait-router": "router", "plait-server": "serve"}
 """The extra of plait that installs a side distribution."""
 
 

@@ -11,7 +11,7 @@ from plait.apps import main
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
-from plait.runtime.client.dry_run import dry_run
+from plait_research.forecast import usage_of
 
 WORDS = ["plan", "What is 2 + 2?", "--planner", "sample:n=4,answer.max_tokens=64", "--price"]
 
@@ -69,33 +69,32 @@ def test_journals_that_cannot_be_read_are_passed_over(capsys: pytest.CaptureFixt
     [
         ("sample:n=4,answer.max_tokens=64", None, 4 * 64),
         ("sample:n=4,answer.max_tokens=64", "tokens=100,strict=true", 100),
-        ("sample:n=4,answer.max_tokens=64", "tokens=100", 160),  # each of four calls exceeds it by a report at most
+        ("sample:n=4,answer.max_tokens=64", "tokens=100", 128),  # each of four calls exceeds it by a report at most
         ("think-summarize:n=2,draft.max_tokens=32,summary.max_tokens=16", None, 2 * 32 + 16),  # it streams
     ],
 )
-def test_a_dry_run_has_the_usage_of_calls_that_are_as_long_as_they_may_be(
+def test_the_usage_is_that_of_calls_that_are_as_long_as_they_may_be(
     planner: str, budget: str | None, tokens: int
 ) -> None:
     client = AsyncOrchestrator(config=Config(journal="off"), workers=[])
     fields = {"text": "Why?", "planner": planner} | ({} if budget is None else {"budget": budget})
     brief = client.brief(Request.of(fields))
-    usage = dry_run(brief.request, None, lambda job, op: op.sampling.max_tokens)
+    usage = usage_of(client.plan(brief.request), brief, lambda job, op: op.sampling.max_tokens)
     assert usage.completion == tokens
 
 
-def test_without_plait_research_the_price_has_no_seconds(
+def test_without_plait_research_the_price_says_what_to_install(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plait.runtime.plugins.entry_points.HOOKS", "plait.no-hooks")
-    price = told(capsys)
-    assert price["at_most"]["tokens"] == 4 * 64 and "seconds" not in price
-    assert "pip install 'plait[research]'" in str(price["seconds_by"])
+    assert main.run(WORDS) == 2
+    assert "pip install 'plait[research]'" in capsys.readouterr().err
 
 
-def test_a_dry_run_wakes_a_policy_that_waits_for_a_time() -> None:
+def test_a_limit_of_time_does_not_shorten_the_calls() -> None:
     client = AsyncOrchestrator(config=Config(journal="off"), workers=[])
-    request = client.brief(Request.of({"text": "Why?", "planner": "sample:n=2", "seconds": 1})).request
-    assert dry_run(request, None, lambda job, op: 8).completion == 16
+    brief = client.brief(Request.of({"text": "Why?", "planner": "sample:n=2", "seconds": 0.01}))
+    assert usage_of(client.plan(brief.request), brief, lambda job, op: 8).completion == 16
 
 
 def test_it_says_how_long_it_takes_by_recorded_runs_or_that_it_is_not_known(

@@ -42,7 +42,7 @@ def test_a_file_is_compared_without_a_word_about_its_columns(write: Any, plait: 
     assert done.code == 0, done.err
     assert "question 'question' (by its name), answer 'answer'" in done.err and "compared as numbers" in done.err
     assert "\nsingle: 3 of 3: 2 solved\nsample:n=5: 3 of 3: 2 solved\n" in done.err
-    for planner in ("single", "sample:n=5", "route"):
+    for planner in ("single", "sample:n=5", "adaptive"):
         assert planner in done.out
     assert "66.7%" in done.out and "plait eval mine." in done.out and "plait batch" in done.out
 

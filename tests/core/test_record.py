@@ -1,4 +1,4 @@
-"""A step's record is read back as it was written, and from rows of older versions."""
+"""A step's record is read back as it was written."""
 
 from __future__ import annotations
 
@@ -11,14 +11,6 @@ def test_a_record_is_read_as_it_was_written() -> None:
     record = StepRecord(step="r:a", name="a", kind="think", state="done", moves=MOVES)
     assert StepRecord.read(record.written()).moves == MOVES
     assert (record.when("running"), record.when("failed")) == (1.0, None)
-
-
-def test_a_row_without_moves_has_those_of_its_times() -> None:
-    row = {"step": "r:a", "name": "a", "kind": "think", "state": "done", "reason": "it ended", "worker": "w",
-           "ready_at": 0.5, "started_at": 1.0, "ended_at": 2.0}  # fmt: skip
-    assert StepRecord.read(row).moves == MOVES
-    del row["started_at"]
-    assert [state for _, state, _ in StepRecord.read(row).moves] == ["ready", "done"]
 
 
 def test_a_record_tells_when_it_was_ready_began_and_ended() -> None:

@@ -140,6 +140,7 @@ def test_an_action_is_written_in_the_order_of_its_fields_and_read_again(op: Tool
         "report",
         "hints",
         "trace",
+        "tenant",
     ]
     assert action_adapter.validate_json(action_adapter.dump_json(action)) == action
     assert pickle.loads(pickle.dumps(action)) == action

@@ -15,9 +15,8 @@ from plait.core.ops import ModelCall, Plugin
 from plait.core.request import Request
 from plait.core.result import Result
 from plait.planners._shared.drafts import Draft
-from plait.planners.effort.route import Route
-from plait.planners.effort.route.probes import BudgetFacts, Signs, decide
 from plait.workers.scripted import Reply
+from plait_research.planners.route import BudgetFacts, Route, Signs, decide
 from tests.planners.driving import drive
 from tests.planners.scripted_runs import ask, brief, checked, read, states
 

@@ -32,11 +32,11 @@ CASES = {
     "decompose": (WORDS, 2, [Reply(when="can be split", text='{"template": null}'), Reply(text="Wasser")]),
     "decompose:threshold=0": (WORDS, 4, [Reply(when="can be split", text=json.dumps(SPLIT)), Reply(text="Wasser")]),
     "skeleton": (QUESTION, 2, [Reply(when="Reply with one letter", text="C"), Reply(text="5")]),
-    "skeleton:min_branches=2": (
-        QUESTION, 4,
+    "skeleton:max_branches=3": (
+        QUESTION, 5,
         [
             Reply(when="Reply with one letter", text="A"),
-            Reply(when="Write only the skeleton", text="1. Paris\n2. Rome"), Reply(text="5"),
+            Reply(when="Write only the skeleton", text="1. Paris\n2. Rome\n3. Bern"), Reply(text="5"),
         ],
     ),
     "react": (QUESTION, 2, [Reply(text=CALL, times=1), Reply(text="5")]),

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from plait import AsyncOrchestrator
 from plait.core.call_config import CallConfig
-from plait.core.errors import FieldError, PluginError
+from plait.core.errors import FieldError
 from plait.core.ops import Join, ModelCall, Plugin, Text
 from plait.core.result import Result
 from plait.core.sampling import StructuredOutput
@@ -102,9 +102,9 @@ def test_the_first_plan_asks_the_router() -> None:
 
 
 def test_without_the_router_it_starts_with_the_skeleton() -> None:
-    plan = checked(made(Skeleton(criterion="all", max_branches=5, min_branches=2), brief()))
+    plan = checked(made(Skeleton(criterion="all", max_branches=5), brief()))
     assert [step.name for step in plan.steps] == ["skeleton"]
-    assert "2 to 5 points" in prompt(plan.steps[0])
+    assert "3 to 5 points" in prompt(plan.steps[0])
     assert plan.steps[0].op.sampling.stop == ("\n6.",)
 
 
@@ -162,7 +162,7 @@ def test_a_skeleton_that_cannot_be_used_is_one_call(said: str) -> None:
 
 @given(st.text(max_size=300), st.sampled_from(["stop", "length"]))
 def test_whatever_the_model_says_there_is_a_plan(said: str, finish: str) -> None:
-    for planner in (Skeleton(), Skeleton(criterion="all", min_branches=1)):
+    for planner in (Skeleton(), Skeleton(criterion="all")):
         first = made(planner, brief()).steps[0].name
         checked(made(planner, brief(), {first: Result(value=said, finish=finish)}))
 
@@ -177,8 +177,8 @@ def test_seeds_follow_the_request_and_the_point() -> None:
 
 
 def test_options_that_make_no_sense() -> None:
-    with pytest.raises(PluginError, match="fewest points"):
-        Skeleton(min_branches=5, max_branches=3)
+    with pytest.raises(FieldError, match="max_branches"):
+        Skeleton(max_branches=2)
     with pytest.raises(FieldError):
         Skeleton(part={"max_tokens": 0})
 
@@ -211,9 +211,9 @@ async def test_a_point_that_fails_leaves_its_heading() -> None:
         Reply(when=OUTLINE, text=SKELETON),
         Reply(when="Write point 2 ", text="x", finish="error"),
         Reply(when="Write point", text="Yes."),
-        options={"criterion": "all", "separator": "\n"},
+        options={"criterion": "all"},
     )
-    assert answer.value == "1. Roots drink\nYes.\n2. Stem carries\n3. Leaves eat\nYes."
+    assert answer.value == "1. Roots drink\nYes.\n\n2. Stem carries\n\n3. Leaves eat\nYes."
     assert answer.status == "done" and "2 of 3 parts; missing: point-2 failed: EngineError" in answer.why
 
 

@@ -58,7 +58,6 @@ def test_options_of_the_join() -> None:
         "stop_on_verified": False,
     }
     assert join(quorum=9, n=4).merge.options["enough"] == 4
-    assert join(deadline=2.5).deadline == 2.5
     assert join(draft={"stream": False}).merge.options["partial"] is False
 
 
@@ -94,7 +93,7 @@ def test_whatever_paths_say_there_is_a_plan(paths: list[tuple[str, bool, bool | 
     records = [
         counted(f"path-{i}", text, done=done, verified=verified) for i, (text, done, verified) in enumerate(paths, 1)
     ]
-    plan = patch(records, max_input_tokens=20, n=8)
+    plan = patch(records, n=8)
     assert named(plan, "answer") is plan.steps[-1] and plan.output == "answer"
 
 

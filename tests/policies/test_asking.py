@@ -14,6 +14,7 @@ from plait.core.request import Request
 from plait.core.result import Failure
 from plait.core.states import State
 from plait.planners.votes.sample import Sample
+from plait.policies.merge import _model_merge
 from plait.policies.merge.best import Judged, Pairwise
 from plait.policies.merge.synthesis import MapReduce, Synthesis
 from tests.planners.driving import Outcome, drive
@@ -144,8 +145,9 @@ def test_one_draft_is_its_own_synthesis() -> None:
     assert value(outcome) == "one" and not asked(outcome)
 
 
-def test_a_long_draft_is_shown_from_its_end() -> None:
-    outcome = vote(["one two three", "four"], "synthesis", lambda prompt: "x", observation_chars=5)
+def test_a_long_draft_is_shown_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_model_merge, "EXCERPT_CHARS", 5)
+    outcome = vote(["one two three", "four"], "synthesis", lambda prompt: "x")
     assert "Draft 1: […] three Draft 2: four" in asked(outcome)[0]
 
 

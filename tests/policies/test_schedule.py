@@ -271,7 +271,7 @@ def rank(part: Text | Tokens, siblings: int = 1, prompt: int = 8, shared: int = 
     plan = SimpleNamespace(op=ModelCall(prompt=(part,), sampling=Sampling(max_tokens=tokens)))
     step = SimpleNamespace(kind="think", after=None, plan=plan, siblings=range(siblings))
     step.prompt_tokens, step.shared_tokens, step.max_tokens = prompt, shared, tokens
-    return list(TrieOrder(piece=128).rank(cast(Any, step), cast(Any, None)))
+    return list(TrieOrder().rank(cast(Any, step), cast(Any, None)))
 
 
 def test_a_groups_place_is_what_it_generates_for_a_token_of_its_prompts() -> None:

@@ -229,7 +229,7 @@ def test_depth_first_writes_a_sibling_once_it_can_be_shown_the_one_before() -> N
 
 
 def test_visits_in_flight_send_the_next_one_elsewhere() -> None:
-    play = Play(Mcts(rollout=0, widen=2))
+    play = Play(Mcts(rollout=0))
     first = [play.take(), play.take()]
     assert all(node is not None and node.parent is play.tree.root for node in first)
     for node in first:

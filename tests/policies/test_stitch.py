@@ -12,10 +12,8 @@ from tests.policies.branches import LETTERS, branch, branches, ended
 def test_parts_in_order_without_space_around_them() -> None:
     verdict = Stitch().merge(branches(" one\n", "two"), LETTERS)
     assert (verdict.value, verdict.why) == ("one\n\ntwo", "2 of 2 parts")
-    merge = Stitch(
-        parts=(StitchPart(branch="b2", head="B: "), StitchPart(branch="b1")), head="<", tail=">", separator="|"
-    )
-    assert merge.merge(branches("one", "two"), LETTERS).value == "<B: two|one>"
+    merge = Stitch(parts=(StitchPart(branch="b2", head="B: "), StitchPart(branch="b1")), head="<", separator="|")
+    assert merge.merge(branches("one", "two"), LETTERS).value == "<B: two|one"
 
 
 def test_missing_parts() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import PluginError
 from plait.core.events import Job
-from plait.core.lengths import beta_mean, branches_needed, coverage, semantic_entropy
+from plait.core.lengths import beta_mean, branches_needed, semantic_entropy
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.result import Failure
@@ -88,11 +88,11 @@ def test_semantic_entropy_is_numpys(counts: list[int]) -> None:
     assert semantic_entropy(counts) == pytest.approx(expected, abs=1e-12)
 
 
-@given(st.floats(0.001, 0.999), st.floats(0.0005, 0.5), st.floats(0.1, 1.0))
-def test_saturation_is_where_the_next_branch_gains_too_little(p: float, epsilon: float, ceiling: float) -> None:
-    n = branches_needed(p, epsilon, ceiling)
-    assert coverage(p, n + 1, ceiling) - coverage(p, n, ceiling) <= epsilon * (1 + 1e-9)
-    assert n == 0 or coverage(p, n, ceiling) - coverage(p, n - 1, ceiling) >= epsilon * (1 - 1e-9)
+@given(st.floats(0.001, 0.999), st.floats(0.0005, 0.5))
+def test_saturation_is_where_the_next_branch_gains_too_little(p: float, epsilon: float) -> None:
+    n, reached = branches_needed(p, epsilon), [1.0 - (1.0 - p) ** at for at in range(-1, 20_000)]
+    assert reached[n + 2] - reached[n + 1] <= epsilon * (1 + 1e-9)
+    assert n == 0 or reached[n + 1] - reached[n] >= epsilon * (1 - 1e-9)
 
 
 def test_saturation_of_the_papers_examples() -> None:
@@ -148,7 +148,7 @@ def by_saturation(answers: Sequence[str | None]) -> bool:
     if n < 2:
         return False
     p = (1 + counts[0]) / (2 + n)
-    return 0.7 * p * (1 - p) ** n <= 0.05  # the gain of one more is already too little
+    return p * (1 - p) ** n <= 0.05  # the gain of one more is already too little
 
 
 def by_verified_saturation(answers: Sequence[str | None]) -> bool:
@@ -178,8 +178,8 @@ def by_futility(answers: Sequence[str | None]) -> bool:
         (Futility(chance=0.2), by_futility, "ABC"),
         (AdaptiveConsistency(confidence=0.8), by_adaptive_consistency, "ABC"),
         (ESC(window=2), by_esc, "ABC"),
-        (SemanticEntropy(entropy=0.7, min_votes=3, top=3), by_entropy, "ABC"),
-        (Saturation(epsilon=0.05, ceiling=0.7, min_votes=2), by_saturation, "ABC"),
+        (SemanticEntropy(entropy=0.7, min_votes=3), by_entropy, "ABC"),
+        (Saturation(epsilon=0.05, min_votes=2), by_saturation, "ABC"),
         (Saturation(epsilon=0.05, min_votes=2, evidence="verifier"), by_verified_saturation, "Ab7"),
         (DeepConfConsensus(tau=0.75, min_votes=3), by_share, "ABC"),
     ],
@@ -244,7 +244,7 @@ def test_a_vote_that_is_given_up_has_no_answer() -> None:
 
 
 def test_no_entropy_is_no_proof() -> None:
-    assert not stops(SemanticEntropy(), ["A", "A"]) and not stops(SemanticEntropy(top=5), ["A"] * 4)
+    assert not stops(SemanticEntropy(), ["A", "A"]) and not stops(SemanticEntropy(entropy=1.0), ["A", "A", "B", "B"])
     assert stops(SemanticEntropy(), ["A"] * 4)
 
 

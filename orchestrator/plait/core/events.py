@@ -99,6 +99,8 @@ class Job(_Record):
     """For a worker that wants them (`Worker.hints`)."""
     trace: str = ""
     """The attempt's span in the format of the header `traceparent`; empty without tracing."""
+    tenant: str = ""
+    """The tenant of a server that submitted the run."""
 
 
 @dataclass(slots=True)

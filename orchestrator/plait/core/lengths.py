@@ -83,24 +83,19 @@ def expected_tokens(
 # them before a vote, policies during a vote.
 
 
-def branches_needed(p: float, epsilon: float, ceiling: float = 1.0) -> int:
+def branches_needed(p: float, epsilon: float) -> int:
     """Return N*, the fewest branches after which the next gains no more than `epsilon`: the smallest N with
-    ceiling * p * (1-p)^N <= epsilon (TTSPM, arXiv 2505.20522). `p` is the success rate of one branch, in 0..1."""
-    if epsilon >= ceiling * p:
+    p * (1-p)^N <= epsilon (TTSPM, arXiv 2505.20522). `p` is the success rate of one branch, in 0..1."""
+    if epsilon >= p:
         return 0
     if p >= 1.0:
         return 1
-    return math.ceil(math.log(epsilon / (ceiling * p)) / math.log1p(-p))
+    return math.ceil(math.log(epsilon / p) / math.log1p(-p))
 
 
 def beta_mean(successes: int, failures: int) -> float:
     """Return the mean of the posterior Beta(1 + successes, 1 + failures) of a success rate."""
     return (1 + successes) / (2 + successes + failures)
-
-
-def coverage(p: float, n: int, ceiling: float = 1.0) -> float:
-    """Return F(n), the chance that one of n branches succeeds."""
-    return ceiling * (1.0 - (1.0 - p) ** n)
 
 
 EXACT = 256

@@ -144,19 +144,8 @@ class StepRecord(PlannedStep):
 
     @classmethod
     def read(cls, given: Mapping[str, object]) -> StepRecord:
-        """Return the record for the output of `row` or `written`. Raises `TypeError`, `ValidationError`.
-
-        For a row of an older version, which has no moves, derive the moves from the times.
-        """
-        kept = {key: value for key, value in given.items() if key not in _DERIVED}
-        if "moves" not in kept:
-            moves = (
-                (given.get("ready_at"), "ready", ""),
-                (given.get("started_at"), "running", given.get("worker")),
-                (given.get("ended_at"), given.get("state"), given.get("reason")),
-            )
-            kept["moves"] = [(at, state, why or "") for at, state, why in moves if at is not None]
-        return _adapter.validate_python(kept)
+        """Return the record for the output of `row` or `written`. Raises `TypeError`, `ValidationError`."""
+        return _adapter.validate_python({key: value for key, value in given.items() if key not in _DERIVED})
 
 
 _DERIVED = ("reason", "worker", "ready_at", "started_at", "ended_at")

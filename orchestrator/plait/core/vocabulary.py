@@ -33,9 +33,6 @@ N = Annotated[
     Field(gt=0, description="Number of parallel branches: samples, paths, threads, agents. `n=` of a run sets it."),
 ]
 MaxBranches = Annotated[Count, Field(gt=0, description="Maximum number of branches in all; further ones are not run.")]
-MinBranches = Annotated[
-    Count, Field(gt=0, description="Minimum number of branches; with fewer, the request is one call.")
-]
 Rounds = Annotated[
     Count, Field(gt=0, description="Maximum number of rounds. Each reads the results of the one before.")
 ]
@@ -100,9 +97,6 @@ StopOnVerified = Annotated[
     Field(
         description="What the task's verifier finds right ends the run. No difference where the task has no verifier."
     ),
-]
-Deadline = Annotated[
-    float | None, Field(gt=0.0, description="Seconds after which a round continues with the finished branches.")
 ]
 MaxInputTokens = Annotated[
     int | None,

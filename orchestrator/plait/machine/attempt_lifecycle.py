@@ -89,7 +89,7 @@ class Slots:
         if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
             op = op.model_copy(update={"stream": True})
         report = attempt.charge.counted or any(policy.needs_counts for policy in run.policies.reviewers)
-        job = Job(number, run.id, node.id, op, seconds, generated, priority, report)
+        job = Job(number, run.id, node.id, op, seconds, generated, priority, report, tenant=run.request.tenant)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
 

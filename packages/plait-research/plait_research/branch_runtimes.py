@@ -42,18 +42,17 @@ class Branches:
 
 
 def max_branches_within(
-    latency: float, lengths: Branches, step: Step, *, share: float = 1.0, quantile: float = 0.9, most: int = 256
+    latency: float, lengths: Branches, step: Step, *, quantile: float = 0.9, most: int = 256
 ) -> int:
-    """Return the maximum number of branches whose `share` ends within `latency` seconds, with probability
-    `quantile`. 0 if a single one takes longer. `step` returns the seconds of a decoding step by number of sequences.
+    """Return the maximum number of branches that all end within `latency` seconds, with probability `quantile`. 0
+    if a single one takes longer. `step` returns the seconds of a decoding step by number of sequences.
 
     >>> max_branches_within(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
     20
     """
 
     def fits(n: int) -> bool:
-        k = max(1, math.ceil(share * n))
-        chances = lengths.ended(n, k)
+        chances = lengths.ended(n, n)
         times = lengths.times(n, step)
         reached = (time for time, chance in zip(times, chances, strict=True) if chance >= quantile)
         return next(reached, math.inf) <= latency

@@ -265,7 +265,7 @@ def test_a_conversation_is_saved_and_loaded(talk):
     assert second.out.splitlines()[0].startswith("2 questions loaded")
 
 
-KIND = '{"plait-conversation": 1'
+KIND = '{"plait-conversation": 2'
 
 
 @pytest.mark.parametrize(

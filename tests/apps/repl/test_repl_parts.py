@@ -21,8 +21,9 @@ from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import Repl
 from plait.apps.repl.session import ReplSession
-from plait.apps.repl.state import Manner, ReplTurn, dump, load
+from plait.apps.repl.state import Manner, ReplTurn, load
 from plait.apps.repl.view import Screen
+from plait.core.errors import UsageError
 from plait.core.ops import Plugin
 from plait.core.record import StepRecord
 from plait.runtime.client.answer import StepEvent, TextDelta
@@ -193,23 +194,8 @@ def test_confidence_is_the_mean_over_all_tokens_heard_of():
     assert (step.text, step.logprob, step.tokens) == ("again", -2.0, 3)
 
 
-def test_a_conversation_of_an_earlier_version_is_loaded(tmp_path):
-    step = {"step": "r:a", "name": "a", "op": "think", "owner": None, "label": "", "state": "cancelled", "tokens": 3}
-    step |= {"moves": [[0.1, "cancelled", "late"]], "prompt": 5, "cached": 1, "logprob": None, "confidence": 2.0}
-    step |= {"value": None, "text": "so"}
-    row = {"step": "r:v", "name": "v", "kind": "join", "state": "done", "reason": "2 of 2 votes", "worker": None}
-    row |= {"ready_at": None, "started_at": None, "ended_at": 0.5, "needs": ["r:a"]}
-    answer = {"run": "r", "status": "done", "answer": "4", "report": {"steps": [row]}}
-    turn = {"question": "q", "asked": {}, "run": "r", "planned": False, "answer": answer, "steps": [step]}
+def test_a_conversation_of_an_earlier_version_is_refused(tmp_path):
     path = tmp_path / "talk.json"
-    path.write_text(json.dumps({"plait-conversation": 1, "settings": {}, "turns": [turn]}))
-    (read,), _, head = load(path)
-    assert head is None and read.before is None
-    (found,) = read.steps.values()
-    assert (found.kind, found.tokens, found.usage.prompt, found.reason, found.text) == ("think", 3, 5, "late", "so")
-    assert found.sure == "c=2.0"
-    assert read.answer is not None
-    assert "v done: 2 of 2 votes" in read.answer.explain()
-    path.write_text(dump([read], Manner()))
-    (again,), _, _ = load(path)
-    assert (again.steps, again.answer) == (read.steps, read.answer)
+    path.write_text(json.dumps({"plait-conversation": 1, "settings": {}, "turns": []}))
+    with pytest.raises(UsageError, match="not a conversation of this version"):
+        load(path)

@@ -26,7 +26,7 @@ from ...core.request import Request
 from ...core.values import as_text
 from ...runtime.client.config import Config
 from ...runtime.plugins.loader import Plugins
-from ...runtime.plugins.spec import trust, typed
+from ...runtime.plugins.spec import trust
 from ..commands.eval import EvalCounts, compare, evaluated, report, writable
 from ..commands.run import model_warnings
 from ..common.dataset import (
@@ -40,7 +40,7 @@ from ..common.dataset import (
     read_questions,
 )
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
-from ..common.options import Common, Json, all_typed, common_options
+from ..common.options import Common, Json, all_typed, common_options, plugin_option
 from ..common.output import Output, opened
 from ..common.progress import counting, for_each
 from ..common.session import choose_model, opened_session
@@ -62,7 +62,7 @@ from .rows import (
 
 _DRAWN_PROBLEMS = 100
 _QUICK_ROWS = 20
-_QUICK_PLANNERS = ("single", "sample:n=5", "route")
+_QUICK_PLANNERS = ("single", "sample:n=5", "adaptive")
 _QUICK_PLANNER_FOR_TOOLS = "llmcompiler"
 _SAMPLED_ROWS = 20
 """Rows from which the columns are guessed."""
@@ -79,7 +79,7 @@ class Grading:
     text: Annotated[str, typer.Option(metavar="FIELD", help="Column with the question.")] = ""
     want: Annotated[str, typer.Option(metavar="FIELD", help="Column with the right answer.")] = ""
     quick: Annotated[
-        bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `route`, unless others are named.")
+        bool, typer.Option("--quick", help="20 rows by `single`, `sample:n=5` and `adaptive`, unless others are named.")
     ] = False
     limit: Annotated[int | None, typer.Option(min=1, help="Number of rows; all of a file or 100 drawn by default.")] = (
         None
@@ -87,19 +87,21 @@ class Grading:
     concurrency: Annotated[int, typer.Option(min=1, help="Concurrent rows (with --actors: in each).")] = 64
     task: Annotated[
         str | None,
-        typer.Option(metavar="NAME[:k=v,…]", callback=typed,
-                     help="Meaning of a row's text; `plain` by default, with numbers compared as numbers."),
-    ] = None  # fmt: skip
+        plugin_option("task", "Meaning of a row's text; `plain` by default, with numbers compared as numbers."),
+    ] = None
     planner: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[:k=v,…]", callback=all_typed,
-                     help="Planner, with policies (`sample:n=8+esc`); several are graded and compared with the first."),
-    ] = None  # fmt: skip
+        plugin_option(
+            "planner", "Planner that splits requests; several are graded and compared with the first.", several=True
+        ),
+    ] = None
     environment: Annotated[
         str | None,
-        typer.Option(metavar="NAME[:k=v,…]", callback=typed,
-                     help="Environment that runs and grades answers (`code:sandbox=process`); the task's by default."),
-    ] = None  # fmt: skip
+        plugin_option(
+            "environment",
+            "Environment that runs and grades answers (`code:sandbox=process`); the task's by default.",
+        ),
+    ] = None
     plot: Annotated[Path | None, typer.Option(metavar="OUT.png", help="Plot of solved against tokens.")] = None
 
 

@@ -64,12 +64,11 @@ def plan(
     config = common.load()
     request = planned(request, file).updated({"text": text})
     made = first_plan(config, request)
-    taken = None
+    taken: Any = None
     if price:
-        from ...runtime.plugins.entry_points import find_hook
-        from .price import estimate
+        from ...runtime.plugins.entry_points import demand_hook
 
-        taken = estimate(made, briefed(config, request), config, find_hook("forecast"))
+        taken = demand_hook("forecast", "The estimates of --price")(made, briefed(config, request), config)
     chain, layers = graph.critical_path(made), graph.waves(made)
     wide = max(map(len, layers), default=0)
     with opened(as_json) as output:

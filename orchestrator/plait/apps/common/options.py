@@ -37,6 +37,7 @@ __all__ = [
     "all_code",
     "all_typed",
     "common_options",
+    "plugin_option",
 ]
 
 
@@ -84,74 +85,59 @@ _WHERE = "Model and workers"
 _WHAT = "How it is solved"
 _RARE = "Rarely needed"
 
+
+def plugin_option(
+    kind: PluginKind | None, about: str, *names: str, several: bool = False, panel: str | None = None
+) -> Any:
+    """Return the option of a command that names a plugin."""
+    return typer.Option(
+        *names,
+        metavar="NAME[:k=v,…]",
+        callback=all_typed if several else typed,
+        autocompletion=None if kind is None or several else _names(kind),
+        help=about,
+        rich_help_panel=panel,
+    )
+
+
+def _what(about: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=about, rich_help_panel=_WHAT, **more)
+
+
+def _where(about: str, metavar: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=about, rich_help_panel=_WHERE, **more)
+
+
+def _rare(about: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=about, rich_help_panel=_RARE, **more)
+
+
 Task = Annotated[
     str,
-    typer.Option(
-        metavar="NAME[:k=v,…]",
-        callback=typed,
-        autocompletion=_names("task"),
-        help="Meaning of the text: one of `plait plugins task`, or FILE.py:Class of your own.",
-        rich_help_panel=_WHAT,
+    plugin_option(
+        "task", "Meaning of the text: one of `plait plugins task`, or FILE.py:Class of your own.", panel=_WHAT
     ),
 ]
-Planner = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME[:k=v,…]",
-        callback=typed,
-        autocompletion=_names("planner"),
-        help="Planner that splits the work, with options.",
-        rich_help_panel=_WHAT,
-    ),
-]
+Planner = Annotated[str | None, plugin_option("planner", "Planner that splits the work, with options.", panel=_WHAT)]
 Policies = Annotated[
     list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME[:k=v,…]",
-        callback=all_typed,
-        help="Policy that orders, places or prunes steps; repeatable.",
-        rich_help_panel=_WHAT,
+    plugin_option(
+        "policy", "Policy that orders, places or prunes steps; repeatable.", "--policy", several=True, panel=_WHAT
     ),
 ]
-Merge = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME[:k=v,…]",
-        callback=typed,
-        autocompletion=_names("merge"),
-        help="Merge of branches into one answer.",
-        rich_help_panel=_WHAT,
-    ),
-]
+Merge = Annotated[str | None, plugin_option("merge", "Merge of branches into one answer.", panel=_WHAT)]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="FILE.py:NAME",
-        callback=all_code,
-        help="Python code that rows, plans and journals may name; repeatable.",
-        rich_help_panel=_RARE,
+    _rare(
+        "Python code that rows, plans and journals may name; repeatable.", "FILE.py:NAME", "--allow", callback=all_code
     ),
 ]
-Count = Annotated[
-    int | None, typer.Option("--n", min=1, help="Number of branches (samples, threads).", rich_help_panel=_WHAT)
-]
-Tokens = Annotated[int | None, typer.Option(min=1, help="Token limit per run.", rich_help_panel=_WHAT)]
-Seconds = Annotated[
-    float | None, typer.Option(min=0.001, help="Time limit per run, in seconds.", rich_help_panel=_WHAT)
-]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(min=1, help="Token limit of the call that answers, without thoughts.", rich_help_panel=_WHAT),
-]
-Temperature = Annotated[
-    float | None, typer.Option(min=0.0, help="Temperature of it; 0: greedy.", rich_help_panel=_WHAT)
-]
-_GENERATION: dict[str, Any] = {
-    "max_tokens": MaxTokens,
-    "temperature": Temperature,
-}
+Count = Annotated[int | None, _what("Number of branches (samples, threads).", "--n", min=1)]
+Tokens = Annotated[int | None, _what("Token limit per run.", min=1)]
+Seconds = Annotated[float | None, _what("Time limit per run, in seconds.", min=0.001)]
+MaxTokens = Annotated[int | None, _what("Token limit of the call that answers, without thoughts.", min=1)]
+Temperature = Annotated[float | None, _what("Temperature of it; 0: greedy.", min=0.0)]
+_GENERATION: dict[str, Any] = {"max_tokens": MaxTokens, "temperature": Temperature}
 """Flags that make its `generation`."""
 _REQUEST: dict[str, Any] = {
     "task": Task,
@@ -172,58 +158,30 @@ class Common:
 
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            autocompletion=_models,
-            help="Folder of the model, or name of a bundled one: countdown, tables, …",
-            rich_help_panel=_WHERE,
-        ),
+        _where("Folder of the model, or name of a bundled one: countdown, tables, …", "DIR", autocompletion=_models),
     ] = None
     worker: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=_names("worker"),
-            help="ray, engine, http, scripted or FILE.py:Class.",
-            rich_help_panel=_WHERE,
-        ),
+        str | None, _where("ray, engine, http, scripted or FILE.py:Class.", "NAME", autocompletion=_names("worker"))
     ] = None
-    script: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Replies of the scripted worker, JSON.", rich_help_panel=_WHERE),
-    ] = None
-    base_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="URL of the worker http's server; several separated by commas.", rich_help_panel=_WHERE
-        ),
-    ] = None
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Environment variable with that server's key.", rich_help_panel=_WHERE),
-    ] = None
-    tools: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.py[:NAME]", help="File of @tool functions, or one of them.", rich_help_panel=_WHERE),
-    ] = None
-    mcp: Annotated[
-        list[str] | None,
-        typer.Option(metavar="URL|COMMAND", help="MCP server whose tools may be called; repeatable.",
-                     rich_help_panel=_RARE),
-    ] = None  # fmt: skip
-    allow: Allow = None
-    journal: Annotated[
-        str | None,  # not a path: the word `off` is not one
-        typer.Option(metavar="PATH", help="File or folder for the journal, or `off`.", rich_help_panel=_RARE),
-    ] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed.", rich_help_panel=_RARE)] = None
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file, TOML.", rich_help_panel=_RARE)] = (
+    script: Annotated[Path | None, _where("Replies of the scripted worker, JSON.", "FILE")] = None
+    base_url: Annotated[str | None, _where("URL of the worker http's server; several separated by commas.", "URL")] = (
         None
     )
+    api_key_env: Annotated[str | None, _where("Environment variable with that server's key.", "NAME")] = None
+    tools: Annotated[Path | None, _where("File of @tool functions, or one of them.", "FILE.py[:NAME]")] = None
+    mcp: Annotated[list[str] | None, _rare("MCP server whose tools may be called; repeatable.", "URL|COMMAND")] = None
+    allow: Allow = None
+    journal: Annotated[  # not a path: the word `off` is not one
+        str | None, _rare("File or folder for the journal, or `off`.", "PATH")
+    ] = None
+    seed: Annotated[int | None, _rare("Random seed.")] = None
+    config: Annotated[Path | None, _rare("Settings file, TOML.", "FILE")] = None
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", autocompletion=_settings, rich_help_panel=_WHERE,
-                     help="Any other setting, such as engines=4; repeatable: several values make a list."),
+        _where(
+            "Any other setting, such as engines=4; repeatable: several values make a list.", "NAME=VALUE", "--set",
+            autocompletion=_settings,
+        ),
     ] = None  # fmt: skip
 
     def load(self, **settings: Any) -> Config:

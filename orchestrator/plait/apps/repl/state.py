@@ -23,8 +23,7 @@ from ...runtime.plugins.spec import spelled
 from ..common.output import safe
 from .attachments import Attachment, fence
 
-FORMAT = 1
-_SURE = ("confidence", "tail", "bottom", "lowest")
+FORMAT = 2
 
 
 @dataclass(slots=True)
@@ -200,7 +199,7 @@ def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
     try:
         turns: list[ReplTurn] = []
         for row in written["turns"]:
-            steps = {step["step"]: StepRecord.read(_renamed(step)) for step in row["steps"]}
+            steps = {step["step"]: StepRecord.read(step) for step in row["steps"]}
             answer = None if row["answer"] is None else Answer.model_validate(row["answer"])
             message = None if row.get("said") is None else Message.model_validate(row["said"])
             before = _earlier(turns, row.get("before"))
@@ -216,17 +215,6 @@ def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
 def _earlier(turns: Sequence[ReplTurn], place: object) -> ReplTurn | None:
     """Return the turn at a place among those that were read already."""
     return turns[place] if isinstance(place, int) and 0 <= place < len(turns) else None
-
-
-def _renamed(step: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved step with the current field names: until 0.1, `op` was the step's kind."""
-    if "op" not in step:
-        return step
-    usage = {"prompt": step["prompt"], "cached": step["cached"], "completion": step["tokens"]}
-    kept = {key: value for key, value in step.items() if key not in ("op", "prompt", "cached", "confidence")}
-    sure = step["confidence"]
-    signals = None if sure is None else {"k": 0, "entropy": 0.0, **dict.fromkeys(_SURE, sure)}
-    return {**kept, "kind": step["op"], "usage": usage, "signals": signals}
 
 
 def as_markdown(turns: Iterable[ReplTurn], model: str, worded: Iterable[str]) -> str:

@@ -124,7 +124,8 @@ class ToolContext:
     Attributes:
         run: id of the run. step: id of the step, unique among all runs. attempt: number of the attempt, unique among
         all attempts of all steps. key: an idempotency key. A retry or a resume keeps the key, and no other step has the
-        same key. Pass the key to a service that ignores repeated requests with the same key.
+        same key. Pass the key to a service that ignores repeated requests with the same key. tenant: the tenant of a
+        server that submitted the run; empty for a local user.
 
     >>> from plait import ToolCall, Orchestrator, Plan, Step, ToolContext, tool
     >>> @tool
@@ -137,8 +138,9 @@ class ToolContext:
     'ordered tea'
     """
 
-    def __init__(self, run: str, step: str, attempt: int) -> None:
+    def __init__(self, run: str, step: str, attempt: int, tenant: str = "") -> None:
         self.run = run
+        self.tenant = tenant
         self.step = step
         self.attempt = attempt
         self.key = step

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import JsonValue, ValidationError
 
@@ -36,11 +36,13 @@ from .tables import (
     Note,
     NoteRow,
     RunLine,
-    Storage,
     WriteBatch,
     demand_format,
     is_run_line,
 )
+
+if TYPE_CHECKING:
+    from .postgres import PostgresPart
 
 _SECRET = re.compile(r"key|token|secret|passw|credential|authorization", re.IGNORECASE)
 _MOST = 512
@@ -67,21 +69,15 @@ class UnwrittenEvent:
 class Journal:
     """One journal, a file or part of a PostgreSQL store, with one writing process at a time and any number of readers.
 
-    `open` (or the first `append`, with a machine's default options) makes the first change. `synchronous="normal"`
-    survives the end of the process, "full" also a crash of the machine (one fsync per batch). The journal never
-    contains a text of `secrets`.
+    `open` (or the first `append`, with a machine's default options) makes the first change. What is written
+    survives the end of the process, and with `sync` also a crash of the machine. The journal never contains a text of
+    `secrets`.
 
     All methods raise `ConfigError`, with the cause, for a journal that cannot be used.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | Database,
-        *,
-        synchronous: Literal["normal", "full"] = "normal",
-        secrets: Iterable[str] = (),
-    ) -> None:
-        self._storage = storage(located(path), synchronous)
+    def __init__(self, path: str | os.PathLike[str] | Database, *, secrets: Iterable[str] = ()) -> None:
+        self._storage = storage(located(path))
         self._secrets = [json.dumps(secret)[1:-1] for secret in secrets if secret]
         self._next, self._size = 1, 0
         self._events: list[UnwrittenEvent] = []
@@ -413,13 +409,13 @@ class Journal:
         return headers
 
 
-def storage(location: Location, synchronous: str) -> Storage:
-    """Return the storage for a location. Raises `ConfigError` if its packages are missing."""
+def storage(location: Location) -> SqliteFile | PostgresPart:
+    """Return the storage for a location; its methods raise `ConfigError`, and its texts are `packed`."""
     if isinstance(location, Path):
-        return SqliteFile(location, synchronous)
+        return SqliteFile(location)
     from .postgres import PostgresPart  # psycopg is an extra
 
-    return PostgresPart(location, synchronous)
+    return PostgresPart(location)
 
 
 def run_of(event: Event, attempts: dict[int, str], default: str) -> str | None:

@@ -53,12 +53,11 @@ def given(data: bytes) -> str | bytes:
 
 
 class PostgresPart:
-    """One journal of a store, `tables.Storage`. Nothing happens before `hold` or `open`."""
+    """One journal of a store, with the same methods as `sqlite.SqliteFile`. Nothing happens before `hold` or `open`."""
 
-    def __init__(self, database: Database, synchronous: str) -> None:
+    def __init__(self, database: Database) -> None:
         self.location: Location = database
         self._where = database
-        self._full = synchronous == "full"
         self._db: psycopg.Connection[Any] | None = None
         self._member: ProcessMember | None = None
         self._process = ""
@@ -193,7 +192,7 @@ class PostgresPart:
                 ("UPDATE plait.runs SET status = %s, tokens = %s, ended = %s WHERE run = %s", batch.ended),
                 ("INSERT INTO plait.notes (run, step, attempt, kind, note) VALUES (%s, %s, %s, %s, %s)", notes),
             ],
-            sync or self._full,
+            sync,
         )
         self._written += sum(len(line[-1]) + 60 for line in notes) + sum(len(line[5]) + 100 for line in events)
 

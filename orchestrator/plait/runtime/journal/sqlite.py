@@ -230,11 +230,10 @@ def check_format(db: sqlite3.Connection, path: Path) -> None:
 
 
 class SqliteFile:
-    """One journal, `tables.Storage`. Nothing happens to the file before `hold` or `open`."""
+    """One journal, with the methods of `postgres.PostgresPart`. Nothing happens to the file before `hold` or `open`."""
 
-    def __init__(self, path: Path, synchronous: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.location = path
-        self._synchronous = synchronous
         self._db: sqlite3.Connection | None = None
         self._lock: int | None = None
 
@@ -268,7 +267,7 @@ class SqliteFile:
                 check_format(self._db, self.location)
             with explain_errors(self.location):
                 self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+                self._db.execute("PRAGMA synchronous = normal")
                 self._db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
                 if empty:
                     prepare(self._db)
@@ -288,7 +287,7 @@ class SqliteFile:
         """Write a batch in one transaction."""
         assert self._db is not None
         try:
-            if sync and self._synchronous != "full":
+            if sync:
                 self._db.execute("PRAGMA synchronous = full")
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -308,7 +307,7 @@ class SqliteFile:
                     self._db.execute("ROLLBACK")
                 raise
             finally:
-                if sync and self._synchronous != "full":
+                if sync:
                     self._db.execute("PRAGMA synchronous = normal")
         except (sqlite3.Error, UnicodeDecodeError):
             with explain_errors(self.location):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
 from ...core.errors import ConfigError
 from ...core.events import Event, event_adapter
 from ...core.values import Frozen
-from .location import Location
 
 FORMAT = 6
 """Of events, actions and headers; the same in every store."""
@@ -140,83 +138,6 @@ class WriteBatch:
     ended: list[tuple[str, int, str, str]] = field(default_factory=list[Any])
     """Runs that are over: status, tokens, ended, run."""
     notes: list[NoteRow] = field(default_factory=list[Any])
-
-
-class Storage(Protocol):
-    """Storage of one journal: an SQLite file, or a part of a PostgreSQL database. Texts are `packed`.
-
-    All methods raise `ConfigError`, with the cause, for an unusable storage.
-    """
-
-    @property
-    def location(self) -> Location:
-        """Location."""
-        ...
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be written to."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Approximate bytes written; 0 unless open."""
-        ...
-
-    def hold(self, run: str | None) -> None:
-        """Claim it for writing; with `run`, to resume that run."""
-        ...
-
-    def open(self) -> int:
-        """Open the storage for writing; claim it, and create it if missing. Return the number of the next event."""
-        ...
-
-    def begin(self, first: int, header: str) -> None:
-        """Write a session's header, in place of one that starts at the same event."""
-        ...
-
-    def write(self, batch: WriteBatch, sync: bool) -> None:
-        """Write a batch, all of it or nothing; with `sync` it survives the end of the machine."""
-        ...
-
-    def give_up(self) -> None:
-        """Record this process's runs in the storage as failed, as soon as possible."""
-        ...
-
-    def close(self) -> None:
-        """Close it and release the claim. May be called twice."""
-        ...
-
-    def rows(self, after: int) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:
-        """Yield number, time, run, kind, event and actions of the events after one, oldest first."""
-        ...
-
-    def rows_of(
-        self, run: str, after: int
-    ) -> Iterator[tuple[int, float, str | None, str, str | bytes, str | bytes | None]]:
-        """Yield the same columns of a run's events: its own, those of workers, and those of other runs that affected
-        it."""
-        ...
-
-    def last(self) -> int:
-        """Return the number of the last event."""
-        ...
-
-    def notes(self, run: str) -> list[NoteRow]:
-        """Return the notes of a run, oldest first."""
-        ...
-
-    def runs(self, before: int | None = None, like: str = "", most: int = -1) -> list[tuple[Any, ...]]:
-        """Return at most `most` lines of the index, newest first: runs submitted before an event, with an id prefix."""
-        ...
-
-    def count(self) -> int:
-        """Return the number of runs in the index."""
-        ...
-
-    def sessions(self) -> list[tuple[int, str]]:
-        """Return the first event and the header of each session."""
-        ...
 
 
 def is_run_line(line: tuple[object, ...]) -> bool:

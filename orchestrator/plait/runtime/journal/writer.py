@@ -104,8 +104,7 @@ class Recorder:
 
     Args:
         machine: the driver's. next_file: returns an open journal for new runs to replace a full one, `None` for one
-        that is not full. meta: metadata of a new session's header. failed: called with runs whose journal can no longer
-        be written, and the error. every: see `FLUSH_INTERVAL_S`.
+        that is not full. meta: metadata of a new session's header.
     """
 
     def __init__(
@@ -114,14 +113,12 @@ class Recorder:
         *,
         next_file: Callable[[Journal], Journal | None] = lambda journal: None,
         meta: Callable[[], Mapping[str, JsonValue]] = dict,
-        failed: Callable[[Sequence[str], Exception], None] = lambda runs, error: None,
-        every: float | None = None,
     ) -> None:
         self._machine = machine
         self._next_file = next_file
         self._meta = meta
-        self.failed = failed
-        self._every = FLUSH_INTERVAL_S if every is None else every
+        self.failed: Callable[[Sequence[str], Exception], None] = lambda runs, error: None
+        """Called with runs whose journal can no longer be written, and the error."""
         self.current: Journal | None = None
         """Journal of new runs."""
         self.files: list[_File] = []
@@ -412,7 +409,7 @@ class Recorder:
             if held is not None:
                 self._write(held)
             held = JournalEntry(event, event.at, run, deltas=[event])
-        if event.at - held.since >= self._every:
+        if event.at - held.since >= FLUSH_INTERVAL_S:
             self._write(held)
         else:
             self._pending[event.attempt] = held

@@ -20,11 +20,12 @@ from plait.core.result import Result
 from plait.core.task import Task
 from plait.core.values import as_text
 from plait.core.vocabulary import Confidence
-from plait.planners._shared.steps import OnResult, build_planner, delegated_reader, derive, mark_owner, through
+from plait.planners._shared.steps import OnResult, derive, through
 
 from ..learning_planner import LearningPlanner, RunOutcome
 from ..route.features import answer_features, features, vote_share, word_features
 from ..route.ranking import MOST_TIERS, Ranking, Tier, TierFit
+from ._delegation import build_planner, delegated_reader, mark_owner
 
 __all__ = ["RouteFeatures", "RouteRecord"]
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
-from plait.core.errors import PluginError
 from plait.core.interfaces import Planner, PlanningContext, Reader
 from plait.core.ops import Join, Part as Piece, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Threshold
-from plait.planners._shared.steps import Asker, direct_fallback_join, fallback_reader, shorten
+from plait.core.vocabulary import MaxBranches, OnFailure, Threshold
+from plait.planners._shared.steps import Asker, OnResult, shorten, through
 
 from ._sub_problems import HARDEST, GraphText, Part
 
 __all__ = ["SkeletonGraph"]
+
+MIN_PARTS = 2
+"""Minimum number of sub-problems that are worth doing apart."""
 
 
 class SkeletonGraph(Planner):
@@ -28,7 +30,7 @@ class SkeletonGraph(Planner):
     Steps: `graph` writes one line for each sub-problem, with its difficulty (1 to 5) and the sub-problems it needs;
     `part-1` … `part-n` work on them, each reading the question, its own line and the answers of those it needs, and
     starting when these are there, while the list is still being written; `text` puts the parts together in order.
-    A list of fewer than `min_branches` lines, or a graph that fails, is one call, `direct`; `why` reports it.
+    A list of fewer than two lines, or a graph that fails, is one call, `direct`; `why` reports it.
 
     The difficulty chooses between two ways to ask, `part` and `hard`, with the threshold of SCALE (arXiv 2512.00466:
     scores in [0, 1] above 0.5 get the slow way of thinking), here of (difficulty - 1) / 4. Differs from the papers,
@@ -65,8 +67,7 @@ class SkeletonGraph(Planner):
         description="The one call for a request that is not split. Its template has `{question}`.",
     )
     threshold: Threshold = Field(default=0.5, ge=0.0, le=1.0)
-    min_branches: MinBranches = 2
-    max_branches: MaxBranches = Field(default=10, le=100)
+    max_branches: MaxBranches = Field(default=10, ge=MIN_PARTS, le=100)
     answer_from: Literal["stitch", "summary"] = Field(
         default="stitch",
         description="What the answer is made of. `stitch`: the parts in order. `summary`: what one more call writes "
@@ -74,18 +75,10 @@ class SkeletonGraph(Planner):
     )
     on_failure: OnFailure = "all"
 
-    @model_validator(mode="after")
-    def _range(self) -> SkeletonGraph:
-        if self.min_branches > self.max_branches:
-            raise PluginError(
-                f"the fewest sub-problems ({self.min_branches}) are more than the most ({self.max_branches})"
-            )
-        return self
-
     def start(self, brief: PlanningContext) -> Plan:
         """Return the step that writes the list, and what takes its place if that fails."""
         asker = Asker("skeleton_graph", brief)
-        fields = {"question": asker.question, "least": str(self.min_branches), "most": str(self.max_branches)}
+        fields = {"question": asker.question, "least": str(MIN_PARTS), "most": str(self.max_branches)}
         step = asker.step(
             "graph",
             self.plan.parts(PLAN, **fields),
@@ -95,7 +88,8 @@ class SkeletonGraph(Planner):
             role="graph",
             label="sub-problems",
         )
-        return Plan(steps=(step, direct_fallback_join("graph")), output="answer")
+        end = through("answer", "graph", expands=True, allow_failure=True, role="answer")
+        return Plan(steps=(step, end), output="answer")
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return a reader of the list while it is written, or of how it all ended."""
@@ -104,7 +98,12 @@ class SkeletonGraph(Planner):
             case "graph":
                 return _GraphReader(self, asker)
             case "answer":
-                return fallback_reader(asker, self.answer)
+                instead = self.answer
+                return OnResult(
+                    lambda result: (
+                        asker.direct(instead, f"one call instead ({result.why})") if result.value is None else None
+                    )
+                )
             case _:
                 return super().reader(step, brief)
 
@@ -125,8 +124,8 @@ class SkeletonGraph(Planner):
     def ending(self, asker: Asker, text: GraphText) -> Plan:
         """Return the plan that joins the parts; or the one call, if there are too few."""
         parts = sorted(text.parts.values())
-        if len(parts) < self.min_branches:
-            note = f"one call: {len(parts)} sub-problems, {self.min_branches} are wanted"
+        if len(parts) < MIN_PARTS:
+            note = f"one call: {len(parts)} sub-problems, {MIN_PARTS} are wanted"
             return asker.direct(self.answer, note)
         names = tuple(f"part-{part.number}" for part in parts)
         entries: list[JsonValue] = []

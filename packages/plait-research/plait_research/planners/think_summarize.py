@@ -13,7 +13,7 @@ from plait.core.flow import Answerable, Flow
 from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
 from plait.core.planning import CallOptions
-from plait.core.vocabulary import Deadline, MaxInputTokens, N, Quorum, StopOnVerified
+from plait.core.vocabulary import N, Quorum, StopOnVerified
 from plait.planners._shared.drafts import (
     Draft,
     find_verified,
@@ -28,6 +28,8 @@ __all__ = ["ThinkSummarize"]
 
 MOST_TAGGED = 8
 """Paths that ParaThinker's tokenizer has tags for."""
+MAX_INPUT_TOKENS = 4096
+"""Maximum number of tokens of all paths in the prompt of the synthesis."""
 
 _SUMMARY = """\
 {question}
@@ -76,8 +78,6 @@ class ThinkSummarize(Flow):
     )
     n: N = 4
     quorum: Quorum = Field(default=1, ge=1)
-    deadline: Deadline = None
-    max_input_tokens: MaxInputTokens = Field(default=4096)
     dialect: Literal["words", "parathinker"] = Field(
         default="words",
         description="How the model writes what it wants done. `parathinker`, for a model that was trained as that "
@@ -96,7 +96,7 @@ class ThinkSummarize(Flow):
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the synthesis of the paths, or the path that makes it needless."""
         asker = Asker("think_summarize", ctx.brief)
-        may_stop = self.quorum is not None or self.deadline is not None or bool(self.stop_on_verified)
+        may_stop = self.quorum is not None or bool(self.stop_on_verified)
         partial = bool(self.draft.stream) and may_stop
         paths = {f"path-{i}": ctx.step(self._path(asker, i, partial)) for i in range(1, self.n + 1)}
         enough = None if self.quorum is None else min(self.quorum, self.n)
@@ -108,7 +108,6 @@ class ThinkSummarize(Flow):
             ),
             on_failure="best-effort",
             early=True,
-            deadline=self.deadline,
             name="paths",
             label="first to finish" if enough == 1 else f"{enough or 'all'} of {self.n}",
         )
@@ -146,7 +145,7 @@ class ThinkSummarize(Flow):
             pieces = (Text(text=asker.question),)
             by_name = {f"path-{number}": number for number in range(1, self.n + 1)}
             numbers = [by_name[draft.name] for draft in drafts]
-            texts = zip(numbers, render_drafts(drafts, self.max_input_tokens), strict=True)
+            texts = zip(numbers, render_drafts(drafts, MAX_INPUT_TOKENS), strict=True)
             begin = "".join(f"<think{i}>{text}</think{i}>\n" for i, text in texts) + "<summary>"
             options["begin"], options["stop"] = begin, ("</summary>",)
         else:
@@ -154,7 +153,7 @@ class ThinkSummarize(Flow):
             pieces = self.summary.parts(
                 _SUMMARY,
                 question=asker.question,
-                drafts=render_block(drafts, self.max_input_tokens, "Attempt"),
+                drafts=render_block(drafts, MAX_INPUT_TOKENS, "Attempt"),
                 histogram=f"{counted}\n\n" if counted else "",
             )
         return asker.step(

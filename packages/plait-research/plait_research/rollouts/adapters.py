@@ -1,5 +1,4 @@
-"""Convert records to the formats of other trainers without their libraries: a format is plain lists, and `verl_output`
-builds an object of a given class.
+"""Convert records to the formats of other trainers without their libraries, as plain lists.
 
 A trainer without forks takes each sequence separately. Everything before the sequence's own first token is its prompt,
 including a parent's tokens, so no token is trained on twice. Records that such a trainer would misread are rejected:
@@ -10,12 +9,11 @@ drawn at another temperature than the trainer's; records drawn from a part of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from itertools import groupby, pairwise
+from typing import Any, Protocol
 
 from .record import BadRecord, Record
 
-T = TypeVar("T")
 _VERL_EPSILON = 1e-6
 
 
@@ -78,20 +76,23 @@ def _credit(record: Record) -> float:
     return told.pop()
 
 
-def verl_fields(record: Record, *, temperature: float = 1.0, narrowed: bool = False) -> dict[str, Any]:
+def verl_fields(
+    record: Record, *, temperature: float = 1.0, narrowed: bool = False, listed: bool = False
+) -> dict[str, Any]:
     """Return the fields of verl's `AgentLoopOutput` without `metrics`. Group, parent, fork and policy versions are in
     `extra_fields`; the oldest and the newest version under the names that verl's asynchronous trainer reads.
 
     A record that has its advantage (`weighed`) is a group of its own (`uid`) with that as its score: what verl's GRPO
     then computes is the advantage itself. The rollout's reward is in `extra_fields`. `temperature` is that of the
-    trainer; `narrowed` takes records that were drawn from a part of the vocabulary.
+    trainer; `narrowed` takes records that were drawn from a part of the vocabulary; `listed` takes a rollout of several
+    sequences that verl gets as one list.
 
     Raises `BadRecord` for a record that verl would misread, or in which the model generated nothing.
     """
     start, end = _parts(record)
     _sampled(record, temperature, narrowed)
     weighty = record.advantage is not None
-    if record.of > 1 and not weighty:
+    if record.of > 1 and not (weighty or listed):
         raise BadRecord(
             f"{record.rollout} has {record.of} sequences, and verl would take each for a rollout of its group: give "
             "them their advantages first (`weighed`)"
@@ -112,7 +113,8 @@ def verl_fields(record: Record, *, temperature: float = 1.0, narrowed: bool = Fa
         "prompt_ids": list(record.tokens[:start]),
         "response_ids": list(record.tokens[start:end]),
         "response_mask": list(record.mask[start:end]),
-        "num_turns": len(record.segments) + 1,
+        # Each of the model's turns follows a user's or a tool's; a turn may have several segments.
+        "num_turns": 2 * sum(before < now for before, now in pairwise((0, *record.mask))),
         "extra_fields": extra,
     }
     if record.logprobs:
@@ -124,18 +126,6 @@ def verl_fields(record: Record, *, temperature: float = 1.0, narrowed: bool = Fa
     elif record.judged:
         fields["reward_score"] = record.reward
     return fields
-
-
-def verl_output(
-    record: Record,
-    output: Callable[..., T],
-    metrics: Callable[[], Any],
-    *,
-    temperature: float = 1.0,
-    narrowed: bool = False,
-) -> T:
-    """Return a record as verl's `AgentLoopOutput` by `verl_fields`; pass this class and `AgentLoopMetrics`."""
-    return output(metrics=metrics(), **verl_fields(record, temperature=temperature, narrowed=narrowed))
 
 
 def trl_output(

@@ -6,20 +6,22 @@ import asyncio
 import hashlib
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from plait.apps.common.dataset import DatasetQuestion
 from plait.apps.common.interrupt import Stopper
 from plait.apps.common.progress import for_each
-from plait.core.errors import UsageError
+from plait.core.errors import PlannerError, UsageError
 from plait.core.interfaces import Worker
 from plait.core.request import Request
+from plait.core.tools.tool import Tool
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 
+from ..workers.token_client import TokenClient
 from .advantages import Credit, weighed
 from .record import Record, records
 from .rewards import OwnReward, Reward
@@ -272,6 +274,30 @@ class Producer:
             record.model_copy(update={"meta": {**record.meta, **meta}}) if not record.index else record
             for record in made
         ]
+
+
+async def roll_out(
+    worker: TokenClient, group: str, branch: int, request: Mapping[str, Any], tools: Sequence[Tool[..., Any]] = ()
+) -> tuple[Answer, list[Record]]:
+    """Run one request on the servers of another library's trainer, and return the answer and the rollout's sequences.
+    The last sequence made the last model call, so it holds the answer. Cancelled with its task.
+
+    Raises the last error of the servers if there was one, and `PlannerError` if the run made no model call.
+    """
+    log = RunLog(keep="attempts")
+    orchestrator = AsyncOrchestrator(workers=[worker], tools=tools, journal="off")
+    orchestrator.watch(log.take)
+    async with orchestrator:
+        answer = await orchestrator.run(**request)
+    if worker.error is not None:  # the trainer decides whether to repeat the rollout
+        raise worker.error
+    run = log.pop(answer.run)
+    if run is None or not run.calls:
+        reason = answer.failure.message if answer.failure else "the plan has none"
+        raise PlannerError(f"the rollout {group}/{branch} made no model call: {reason}")
+    last = run.calls[-1].step.partition(":")[2]
+    made = records(run, group, branch)
+    return answer, sorted(made, key=lambda record: any(segment.step == last for segment in record.segments))
 
 
 def _said(answer: Answer) -> dict[str, Any]:

@@ -191,8 +191,8 @@ class _Sequence:
     """Segment of its last tokens, with their sampling."""
     known: bool = True
     """Whether the log-probability of every generated token in its sampling distribution is known."""
-    end: tuple[int, float] | None = None
-    """The token that ended it, if it is not among the tokens yet."""
+    end: tuple[int, float, int] | None = None
+    """The token that ended it, if it is not among the tokens yet: id, log-probability, version of the weights."""
 
 
 def records(run: RunRecord, group: str, branch: int = 0, reward: float | None = None) -> list[Record]:
@@ -301,6 +301,8 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
     """Append a model call's prompt and output."""
     result = attempt.result
     assert result is not None
+    if sequence.end is not None and prompt[len(sequence.tokens) :][:1] == [sequence.end[0]]:
+        _write_end(sequence)  # the template repeats what the model drew: it learns to end each turn
     read = prompt[len(sequence.tokens) :]
     sequence.tokens += read
     sequence.mask += [0] * len(read)
@@ -317,13 +319,28 @@ def _write(sequence: _Sequence, prompt: list[int], attempt: AttemptRecord) -> No
     else:
         sequence.logprobs += drawn.logprobs
     sequence.steps.append(attempt.step.partition(":")[2])
-    sequence.end = None if drawn is None or result.finish != "stop" else drawn.end
     policies = (drawn.policies if drawn is not None else ()) or ((0, 0),)
+    last = None if drawn is None or result.finish != "stop" else drawn.end
+    sequence.end = None if last is None else (*last, policies[-1][1])
     for place, (begin, policy) in enumerate(policies):
         end = policies[place + 1][0] if place + 1 < len(policies) else count
         if begin < min(end, count):
             stretch = {"start": start + begin, "end": start + min(end, count), "policy": policy}
             sequence.segments.append(how.model_copy(update=stretch))
+
+
+def _write_end(sequence: _Sequence) -> None:
+    """Append the token that ended the last turn, if the model drew one."""
+    if sequence.end is None or sequence.how is None:
+        return
+    place = len(sequence.tokens)
+    token, logprob, policy = sequence.end
+    sequence.tokens.append(token)
+    sequence.mask.append(1)
+    sequence.logprobs.append(logprob)
+    stretch = {"start": place, "end": place + 1, "policy": policy}
+    sequence.segments.append(sequence.how.model_copy(update=stretch))
+    sequence.end = None
 
 
 def _how(attempt: AttemptRecord, drawn: TokenDraws | None) -> WeightsSegment:
@@ -349,13 +366,7 @@ def _plain(how: WeightsSegment) -> bool:
 
 
 def _record(sequence: _Sequence, run: RunRecord, group: str, branch: int, of: int, reward: float | None) -> Record:
-    if sequence.end is not None and sequence.how is not None:
-        place, policy = len(sequence.tokens), sequence.segments[-1].policy if sequence.segments else 0
-        sequence.tokens.append(sequence.end[0])
-        sequence.mask.append(1)
-        sequence.logprobs.append(sequence.end[1])
-        stretch = {"start": place, "end": place + 1, "policy": policy}
-        sequence.segments.append(sequence.how.model_copy(update=stretch))
+    _write_end(sequence)
     return Record(
         rollout=f"{group}/{branch}",
         group=group,

@@ -139,7 +139,8 @@ def _take(result: Result, live: _Live, start: int, version: int) -> None:
     new = tuple(result.token_ids[start:])
     told = () if result.drawn is None else result.drawn.logprobs
     live.logprobs += told[len(told) - len(new) :] if len(told) >= len(new) else ()
-    if new and (not live.policies or live.policies[-1][1] != version):
+    drew = new or (result.finish == "stop" and result.drawn is not None and result.drawn.end is not None)
+    if drew and (not live.policies or live.policies[-1][1] != version):
         live.policies.append((start, version))
     live.ids = tuple(result.token_ids)
 

@@ -134,10 +134,6 @@ def _show(output: Output, task: str, route: Ranking, report: RouteReport | None)
         share = f"{shares[name]:.0%}" if name in shares else ""
         shown.add_row(name, f"{outcome.right:.1%}", f"{outcome.tokens:.0f}", share)
     output.people.print(shown)
-    if report.elasticity is not None:
-        output.people.print(
-            f"elasticity against the cheapest (our reading of TEP): {report.elasticity:.2f}", markup=False
-        )
     output.people.print(f"over {pluralise(report.requests, 'request')}, each routed by numbers of others", markup=False)
 
 
@@ -150,5 +146,4 @@ def _figures(report: RouteReport) -> dict[str, object]:
         **{name: outcome._asdict() for name, outcome in named.items()},
         "saved": report.saved,
         "saved_by_cascade": report.saved_by_cascade,
-        "elasticity": report.elasticity,
     }

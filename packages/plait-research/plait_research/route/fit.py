@@ -50,14 +50,6 @@ class RouteReport:
         """The same of the cascade."""
         return _share(self.cascade, self)
 
-    @property
-    def elasticity(self) -> float | None:
-        """Relative gain in right answers for a relative gain in tokens, against the cheapest tier: our reading of
-        EllieSQL's token elasticity of performance (TEP), whose formula was not at hand. `None` without more tokens."""
-        base = next(iter(self.tiers.values()))
-        more = self.route.tokens - base.tokens
-        return None if more <= 0 or not base.right else (self.route.right / base.right - 1) / (more / base.tokens)
-
 
 def _share(outcome: RouteOutcome, report: RouteReport) -> float:
     best = report.tiers[report.best].tokens

@@ -99,9 +99,8 @@ def format_histogram(drafts: Sequence[Draft]) -> str:
     return f"Answers of the drafts: {', '.join(parts)}{none}."
 
 
-def render_block(drafts: Sequence[Draft], most: int | None, what: str = "Draft") -> str:
-    """Return the drafts under headings, numbered from 1, with at most `max_branches` tokens of text in total (`None`:
-    no limit).
+def render_block(drafts: Sequence[Draft], most: int, what: str = "Draft") -> str:
+    """Return the drafts under headings, numbered from 1, with at most `most` tokens of text in total.
 
     Short drafts are kept whole; the others share the remaining tokens evenly. Long drafts keep their tail, which holds
     the conclusion. The engine's token count is spread evenly over the characters.
@@ -113,11 +112,9 @@ def render_block(drafts: Sequence[Draft], most: int | None, what: str = "Draft")
     return "\n".join(parts)
 
 
-def render_drafts(drafts: Sequence[Draft], most: int | None) -> list[str]:
+def render_drafts(drafts: Sequence[Draft], most: int) -> list[str]:
     """Return the drafts' texts, cut as in `block`."""
     texts = [strip_reasoning(draft.text).strip() or draft.text.strip() for draft in drafts]
-    if most is None:
-        return texts
     shares = _split_tokens(
         [max(1, _count_tokens(draft, text)) for draft, text in zip(drafts, texts, strict=True)], most
     )
@@ -143,7 +140,7 @@ def _count_tokens(draft: Draft, text: str) -> int:
 
 
 def _split_tokens(wanted: Sequence[int], most: int) -> list[int]:
-    """Return each draft's token limit; the sum is `max_branches`. Small drafts are kept whole; the others get equal
+    """Return each draft's token limit; the sum is `most`. Small drafts are kept whole; the others get equal
     shares."""
     shares = [0] * len(wanted)
     left, waiting = most, len(wanted)

@@ -8,9 +8,8 @@ from functools import lru_cache
 from typing import Unpack
 
 from plait.core.call_config import CallConfig
-from plait.core.errors import PluginError
-from plait.core.interfaces import Planner, PlanningContext, Reader
-from plait.core.ops import Part, Plugin
+from plait.core.interfaces import PlanningContext
+from plait.core.ops import Part
 from plait.core.plan import Plan, Step
 from plait.core.planning import (
     NO_THINKING,
@@ -21,20 +20,15 @@ from plait.core.planning import (
     fraction,
     pass_through as through,
 )
-from plait.core.result import Result
 from plait.core.values import split_reasoning
-from plait.core.view import Branch
 
 __all__ = [
     "ALONE",
-    "ANSWER",
     "DIRECT",
     "NO_THINKING",
     "Asker",
     "OnResult",
     "derive",
-    "direct_fallback_join",
-    "fallback_reader",
     "shorten",
     "strip_reasoning",
     "through",
@@ -42,61 +36,7 @@ __all__ = [
 ]
 
 
-def build_planner(brief: PlanningContext, spec: Plugin) -> Planner:
-    """Return the planner that a specification names. Raises `PluginError` for another kind of plugin."""
-    made = brief.plugin("planner", spec)
-    if not isinstance(made, Planner):
-        raise PluginError(f"{spec.name!r} is not a planner")
-    return made
-
-
-def mark_owner(plan: Plan, owner: Plugin) -> Plan:
-    """Return a planner's plan in which the steps that expand name their planner (`owner`)."""
-    spec = owner.model_dump(mode="json")
-    steps = [
-        step.model_copy(update={"state": {"tier": spec, "state": step.state}}) if step.expands else step
-        for step in plan.steps
-    ]
-    return plan.model_copy(update={"steps": tuple(steps)})
-
-
-def delegated_reader(step: Step, brief: PlanningContext) -> Reader | None:
-    """Return the owner's reader of a step that names its planner (`mark_owner`); `None` for other steps."""
-    match step.state:
-        case {"tier": dict() as spec, "state": state}:
-            owner = Plugin.model_validate(spec)
-            reader = build_planner(brief, owner).reader(step.model_copy(update={"state": state}), brief)
-            return _OwnedReader(reader, owner) if not hasattr(reader, "merged") else _OwnedJoinReader(reader, owner)
-        case _:
-            return None
-
-
-class _OwnedReader:
-    """Reads a step with the reader of the planner that made the step."""
-
-    def __init__(self, reader: Reader, owner: Plugin) -> None:
-        self.reader, self.owner = reader, owner
-
-    def feed(self, delta: str) -> Sequence[Plan]:
-        """Return the reader's patches."""
-        return [mark_owner(patch, self.owner) for patch in self.reader.feed(delta)]
-
-    def close(self, result: Result) -> Plan | None:
-        """Return the reader's last patch."""
-        made = self.reader.close(result)
-        return None if made is None else mark_owner(made, self.owner)
-
-
-class _OwnedJoinReader(_OwnedReader):
-    """Reads a join and its branches with the reader of the planner that made the join."""
-
-    def merged(self, result: Result, branches: Sequence[Branch]) -> Plan | None:
-        """Return the reader's last patch."""
-        made = self.reader.merged(result, branches)  # type: ignore[attr-defined]
-        return None if made is None else mark_owner(made, self.owner)
-
-
-ANSWER, DIRECT, ALONE = "answer", "direct", "alone"
+DIRECT, ALONE = "direct", "alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,23 +62,6 @@ class Asker:
         """Return the request as one model call; `note` explains the fallback in the answer's `why`."""
         call = self.step(DIRECT, prompt.parts("{question}", question=self.question), prompt, label="one call")
         return Plan(steps=(call, through(ALONE, DIRECT, note)), output=ALONE)
-
-
-def direct_fallback_join(branch: str) -> Step:
-    """Return the join `answer`, which passes a step's value on. It expands even if that step failed: its reader
-    (`instead`) then plans the single call."""
-    return through(ANSWER, branch, expands=True, allow_failure=True, role=ANSWER)
-
-
-def fallback_reader(asker: Asker, prompt: CallConfig) -> OnResult:
-    """Return the reader of `answer`."""
-
-    def read(result: Result) -> Plan | None:
-        if result.value is not None:
-            return None
-        return asker.direct(prompt, f"one call instead ({result.why})")
-
-    return OnResult(read)
 
 
 def strip_reasoning(text: str) -> str:

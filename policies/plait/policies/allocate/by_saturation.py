@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plait.core.declarations import Fidelity, Free, ModelName
+from plait.core.declarations import Fidelity, Free
 from plait.core.interfaces import Allocation, Allocator, BranchSpec
 from plait.core.lengths import beta_mean, branches_needed, votes_needed
 from plait.core.task import Task
@@ -32,20 +32,16 @@ class BySaturation(Allocator):
     4:4 split needs many more votes. The estimate assumes that further votes fall in the same proportions. When those
     branches have ended, the allocation runs again and adds branches if the proportions changed.
 
-    N* is for ceiling * (1 - (1-p)^N), with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
+    N* is for 1 - (1-p)^N, with p the mean of the posterior Beta(1 + successes, 1 + failures); a probe
     without an answer failed. `evidence=share` is the paper's own rule: N* with the share of the first answer as p.
     `max_branches` and `most_tokens` cap the number.
 
-    Branches take `temperatures` and `wordings` in turn. `models` are listed from weak to strong. The model at place 1 -
-    p of the list runs, so worse probes select a stronger model.
+    Branches take `temperatures` and `wordings` in turn.
     """
 
     fidelity = Fidelity("variant", "the request's own rate, for votes the rule of another paper", paper="2505.20522")
 
     epsilon: float = Field(default=0.01, gt=0.0, lt=1.0, description="Least gain that one more branch must bring.")
-    ceiling: float = Field(
-        default=1.0, gt=0.0, le=1.0, description="F_max: the share of problems that any number of branches would solve."
-    )
     evidence: Literal["auto", "agreement", "share", "verifier"] = Field(
         default="auto",
         description="What counts as a success. `auto`: `verifier` where the task's verifier judged a probe and the "
@@ -64,17 +60,12 @@ class BySaturation(Allocator):
     wordings: Annotated[tuple[str, ...], Free()] = Field(
         default=(), description="Words for the prompts of the further branches, in turn; none by default."
     )
-    models: Annotated[tuple[str, ...], ModelName()] = Field(
-        default=(),
-        description="Names of the models of the branches, in turn: of the further ones, from the one for easy "
-        "questions to the one for hard ones.",
-    )
 
     def allocate(self, probes: Sequence[Branch], task: Task) -> Allocation:
         """Return the further branches; `why` has the estimate, N* and the limit that capped N*."""
         good, bad, how = self._evidence(probes, task)
         p = beta_mean(good, bad)
-        needed = self._votes_needed(probes, task) if how == "agree" else branches_needed(p, self.epsilon, self.ceiling)
+        needed = self._votes_needed(probes, task) if how == "agree" else branches_needed(p, self.epsilon)
         wanted = max(0, needed - len(probes))
         allowed = self.affordable(probes)
         count = min(wanted, allowed)
@@ -83,16 +74,13 @@ class BySaturation(Allocator):
         why = f"{good} of {good + bad} probes {shown}, p = {p:.3g}: {needed} branches {reason}, {count} more"
         if count < wanted:
             why += f" ({wanted} wanted)"
-        model = self.models[min(int((1.0 - p) * len(self.models)), len(self.models) - 1)] if self.models else None
         branches = [
             BranchSpec(
                 temperature=self.temperatures[i % len(self.temperatures)] if self.temperatures else None,
                 strategy=self.wordings[i % len(self.wordings)] if self.wordings else "",
-                model=model,
             )
             for i in range(count)
         ]
-        why = f"{why}, model {model}" if model and count else why
         return Allocation(branches=tuple(branches), why=why, again=how == "agree" and count > 0)
 
     def _evidence(self, probes: Sequence[Branch], task: Task) -> tuple[int, int, str]:

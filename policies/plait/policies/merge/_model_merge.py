@@ -6,32 +6,24 @@ A merge cannot call a model itself. It returns more plan (`Verdict.patch`), whos
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Annotated
-
-from pydantic import Field
 
 from plait.core.call_config import WithCallConfigs
-from plait.core.declarations import TokenCount
 from plait.core.interfaces import Merge
 from plait.core.view import Branch
 
 from .._ballots import format_names as named
 
+EXCERPT_CHARS = 8000
+"""Characters of one result in a prompt: the last ones, where the answer stands."""
+
 
 class ModelMerge(WithCallConfigs, Merge):
     """Base of the merges that ask a model."""
 
-    observation_chars: Annotated[int, TokenCount()] = Field(
-        default=8000,
-        ge=1,
-        description="Maximum number of characters of one result in a prompt: the last ones of a branch's text, where "
-        "the answer stands.",
-    )
-
     def excerpt(self, text: str) -> str:
         """Return a text in the form that the prompt shows."""
-        text, most = text.strip(), self.observation_chars
-        return text if len(text) <= most else f"[…] {text[-most:]}"
+        text = text.strip()
+        return text if len(text) <= EXCERPT_CHARS else f"[…] {text[-EXCERPT_CHARS:]}"
 
 
 def list_texts(branches: Sequence[Branch]) -> list[Branch]:

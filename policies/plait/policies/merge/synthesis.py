@@ -295,7 +295,7 @@ class StitchPart(Frozen):
 
 
 class Stitch(Merge):
-    """Writes `head`, the parts with `separator` between them, and `tail`.
+    """Writes `head` and the parts with `separator` between them.
 
     A part is the branch's stripped text without a leading `<think>` block. A single branch without any text around it
     keeps its value and type. If no part is left, the value is `null`.
@@ -306,7 +306,6 @@ class Stitch(Merge):
     )
     head: FreeText = Field(default="", description="Text before the first part.")
     separator: FreeText = Field(default="\n\n", description="Between the branches' texts in the answer.")
-    tail: FreeText = Field(default="", description="Text after the last part.")
     note: FreeText = Field(default="", description="Start of `why`: a planner's words for people.")
     data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
 
@@ -315,7 +314,7 @@ class Stitch(Merge):
         by_name = {branch.name: branch for branch in branches}
         entries = self.parts or tuple(StitchPart(branch=branch.name) for branch in branches)
         # There is nothing to join: the value keeps its type and its `why`.
-        if len(entries) == 1 and entries[0] == StitchPart(branch=entries[0].branch) and not (self.head or self.tail):
+        if len(entries) == 1 and entries[0] == StitchPart(branch=entries[0].branch) and not self.head:
             return self._single_part(by_name.get(entries[0].branch))
         parts: list[str] = []
         missing: list[str] = []
@@ -334,7 +333,7 @@ class Stitch(Merge):
         if missing:
             shown = "; ".join(missing[:3]) + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
             why += f"; missing: {shown}"
-        value = self.head + self.separator.join(parts) + self.tail if parts else None
+        value = self.head + self.separator.join(parts) if parts else None
         return Verdict(value=value, why=f"{self.note}; {why}" if self.note else why, data=self.data)
 
     def _single_part(self, branch: Branch | None) -> Verdict:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from plait.core.declarations import Fidelity
 from plait.core.interfaces import Defer, Pin, Policy
-from plait.core.lengths import QUANTILE, SHARE
+from plait.core.lengths import SHARE
 from plait.core.ops import Ref, Text
 from plait.core.plan import template
 from plait.core.view import StepView, View, WorkerView
@@ -23,6 +23,10 @@ __all__ = ["Deadline", "Predictive", "TrieOrder"]
 
 _AHEAD = 200
 """Maximum number of steps on the paths to the output that are computed one by one."""
+_LATE_S = 3600.0
+"""Seconds by which a run goes back that can no longer meet its deadline."""
+_MEDIAN = 0.5
+"""Quantile of the lengths of similar steps that counts as a step's expected length."""
 
 
 class Deadline(Policy):
@@ -46,16 +50,6 @@ class Deadline(Policy):
         default=60.0, gt=0, description="From submission to the deadline of a run whose budget has none."
     )
     ageing: float = Field(default=0.1, ge=0, description="Seconds of slack that a second of waiting makes good.")
-    late: float = Field(
-        default=3600.0, ge=0, description="Seconds by which a run is put back that cannot make it any more."
-    )
-    quantile: float = Field(
-        default=0.5,
-        gt=0,
-        lt=1,
-        description="Which quantile counts: of the lengths of like steps, for what those on the way are expected to "
-        "generate.",
-    )
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return the latest time at which the step should begin. It gives the same order as slack, since time passes
@@ -71,19 +65,19 @@ class Deadline(Policy):
         ]
         usual = fmean(pace for pace, _ in paces) if paces else 0.0
         alone = min((pace for _, pace in paces), default=0.0)
-        behind = self.late if view.now + tokens * alone > deadline else 0.0
+        behind = _LATE_S if view.now + tokens * alone > deadline else 0.0
         return (deadline - tokens * usual + behind + self.ageing * view.now,)
 
     def tokens_ahead(self, step: StepView, view: View) -> float:
         """Return the expected tokens of the longest path from a step's start to the end of its run."""
-        return _Way(view, self.quantile).tokens(step)
+        return _Way(view).tokens(step)
 
 
 class _Way:
     """The longest paths to a run's output, in tokens that the steps are expected to generate."""
 
-    def __init__(self, view: View, quantile: float) -> None:
-        self._view, self._quantile = view, quantile
+    def __init__(self, view: View) -> None:
+        self._view = view
         self._ways: dict[str, float] = {}
         self._lengths: dict[tuple[str, int, bool], float] = {}
 
@@ -104,11 +98,17 @@ class _Way:
             return 0.0
         like = template(step.id), step.max_tokens, step.after is None
         if like not in self._lengths:
-            self._lengths[like] = self._view.expected_tokens(step, self._quantile)
+            self._lengths[like] = self._view.expected_tokens(step, _MEDIAN)
         return self._lengths[like]
 
 
 # Policy `predictive`: send a step to the worker that is predicted to end it first, even if it waits for a slot.
+
+
+_PATIENCE = 1.2
+"""A step waits for a worker only if every free one is predicted to take this many times as long."""
+_READ_RATIO = 150.0
+"""Prompt tokens that a worker reads in the time of decoding one token of each sequence."""
 
 
 class Predictive(Policy):
@@ -123,39 +123,16 @@ class Predictive(Policy):
 
     fidelity = Fidelity("variant", "what is on its way and what is cached counts", paper="2508.03611")
 
-    quantile: float = Field(
-        default=QUANTILE,
-        gt=0,
-        lt=1,
-        description="Which quantile counts: of the lengths of like steps, for what a step is expected to generate.",
-    )
-    read: float = Field(
-        default=150.0,
-        gt=0,
-        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
-    )
-    choices: int = Field(
-        default=0, ge=0, description="Number of workers to compare, a different sample each time; 0: all."
-    )
-    patience: float = Field(
-        default=1.2,
-        ge=1.0,
-        description="A step waits for a worker only if any with a free slot is predicted to take this times as long.",
-    )
-
     def place(self, step: StepView, view: View) -> Pin | Defer | None:
         """Return the worker with the earliest predicted end, or a hold until this worker has a slot."""
         if step.kind != "think":
             return None
         workers = [worker for worker in view.workers if worker.could_take(step)]
-        if self.choices and len(workers) > self.choices:
-            stride = len(workers) // self.choices
-            workers = [workers[(view.attempts + i * stride) % len(workers)] for i in range(self.choices)]
         paces = {worker.name: worker.pace(min(worker.slots, worker.running + 1)) for worker in workers}
         slowest = max((pace for pace in paces.values() if pace is not None), default=None)
         if slowest is None:
             return None
-        tokens = view.expected_tokens(step, self.quantile)
+        tokens = view.expected_tokens(step)
         cached = view.cached(step)
         best, soonest, free, soon = None, math.inf, None, math.inf
         for worker in workers:
@@ -165,7 +142,7 @@ class Predictive(Policy):
                 best, soonest = worker, end
             if worker.takes(step) and end < soon:
                 free, soon = worker, end
-        if free is not None and soon <= self.patience * soonest:
+        if free is not None and soon <= _PATIENCE * soonest:
             return Pin(free.name, f"it is predicted to end there in {soon:.2f} s")
         if best is None or best is free:
             return None
@@ -175,7 +152,7 @@ class Predictive(Policy):
         """Return the seconds until a step would end on a worker. A slot becomes free after a part of a step's time, as
         steps start at different times; steps that wait there already go first."""
         wait = 0.0 if worker.free > 0 else (worker.kept + 1) * pace * tokens / max(1, worker.slots)
-        return wait + pace * (tokens + unread / self.read)
+        return wait + pace * (tokens + unread / _READ_RATIO)
 
 
 def _cached_tokens(step: StepView, worker: WorkerView, cached: int) -> int:
@@ -188,20 +165,22 @@ def _cached_tokens(step: StepView, worker: WorkerView, cached: int) -> int:
 # It sees prompts as in the plan, without tool results, and no evictions of the engine.
 
 
+_PIECE_CHARS = 128
+"""Characters of a prompt that are one node of the tree."""
+
+
 class TrieOrder(Policy):
     """Steps with a common prefix run one after the other, so that an LRU cache never evicts a prefix that is still
     needed. Groups that generate most tokens for each prompt token go first, so that their decoding overlaps with the
     prefill of later groups (BatchLLM, arXiv 2412.03594).
 
     A step's key is its path in the prefix tree: a hash of the text so far for each context that it continues, outermost
-    first, and for each `piece` characters of its own prompt. Steps that share a prefix share the beginning of their
+    first, and for each 128 characters of its own prompt. Steps that share a prefix share the beginning of their
     key, so sorted keys are a depth-first walk. The groups in flight on a worker take Σ prefix + Σ (own prompt + most
     tokens) of its cache; a step that would exceed it waits in our queue.
     """
 
     fidelity = Fidelity("variant", "depth first over the trie, for engines that hash blocks", paper="2412.03594")
-
-    piece: int = Field(default=128, ge=4, description="Characters of a prompt that count as one node of the tree.")
 
     def rank(self, step: StepView, view: View) -> tuple[float, ...]:
         """Return a step's path; groups with more tokens to decode rank first."""
@@ -254,8 +233,8 @@ class TrieOrder(Policy):
             if isinstance(part, Ref):
                 break
             data = part.text.encode() if isinstance(part, Text) else _bytes(part.ids)
-            for start in range(0, len(data), self.piece):
-                value = zlib.crc32(data[start : start + self.piece], value)
+            for start in range(0, len(data), _PIECE_CHARS):
+                value = zlib.crc32(data[start : start + _PIECE_CHARS], value)
                 path.append(float(value))
         return path
 

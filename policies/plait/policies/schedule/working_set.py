@@ -14,6 +14,8 @@ __all__ = ["WorkingSet"]
 
 _CACHE_SHARE = 0.85
 """Share of a cache that the active programs may fill; the rest holds the contexts of programs that just ended."""
+_READ_RATIO = 150.0
+"""Prompt tokens that a worker reads in the time of decoding one token of each sequence."""
 _OVERDUE = 5.0
 """A program no longer counts when its tool call has taken this multiple of the usual time."""
 
@@ -30,7 +32,7 @@ class WorkingSet(Policy):
     - A context in a tool call is kept only while that is cheaper than reading it again: Continuum (arXiv 2511.02230).
       Here no turn waits if an engine prefills its whole cache in the time of a tool call (`prefill_rate`; turns do not
       count, since they get longer where caches thrash), or while the engine has too few calls, including calls about
-      to return from tools (`read`).
+      to return from tools.
     - Order of arrival, most recently paused first: ThunderAgent's router resumes the most recent, since its context is
       the likeliest to be cached. Pausing the last to arrive gives the same order, and no program is overtaken for ever.
     - The fairness group that was served least goes first: Autellix (arXiv 2502.13965).
@@ -42,11 +44,6 @@ class WorkingSet(Policy):
     fidelity = Fidelity("variant", "admission by expected growth, in order of arrival", paper="2602.13692")
 
     prefill_rate: float = Field(default=14_000.0, gt=0, description="Prompt tokens a second that a worker reads.")
-    read: float = Field(
-        default=150.0,
-        ge=0,
-        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence.",
-    )
 
     def admit(self, step: StepView, worker: WorkerView, view: View) -> Pin | Defer | None:
         """Return `None` if the step's program fits its worker, else another worker with room, or a hold."""
@@ -68,7 +65,7 @@ class WorkingSet(Policy):
         size = max(1, own.tokens + own.growth)
         load = worker.running + sum(map(_return_chance, self._ahead(own, worker, view)))
         # With few calls, decoding one more sequence gains more than another prefill costs.
-        if load < self.read * view.expected_tokens(step) / size:
+        if load < _READ_RATIO * view.expected_tokens(step) / size:
             return None
         until = view.now + own.gap_s if own.gap_s else None
         return Defer(f"waits for room in the cache of {worker.name}: its program needs {size} tokens", until=until)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
 from plait.core.call_config import CallConfig, Uses, WithCallConfigs
 from plait.core.declarations import Fidelity, Free, ToolName
 from plait.core.flow import Context, Trajectory
 from plait.core.sampling import StructuredOutput
 from plait.core.search import Scorer, SearchNode
-from plait.core.vocabulary import Count
 
 __all__ = ["FunctionScorer", "Judge", "Logprob", "Model", "ToolScorer"]
 
+_SIBLINGS = 2
+"""Most earlier siblings that a node is compared with, the latest ones."""
 _LETTERS = StructuredOutput(kind="choice", spec=["A", "B"], required=False)
 PROMPT = """{question}
 
@@ -39,7 +40,6 @@ class Judge(WithCallConfigs, Scorer):
 
     fidelity = Fidelity("variant", "one comparison with siblings, in both orders", paper="2307.16789")
 
-    against: Count = Field(default=2, ge=1, description="Most siblings to compare with, the latest ones.")
     judge: Annotated[CallConfig, Uses("question", "a", "b")] = Field(
         default=CallConfig(max_tokens=8, form="choice"),
         description="Asks for the better. Its template has `{question}`, `{a}` and `{b}`. `form=choice`: an engine "
@@ -51,7 +51,7 @@ class Judge(WithCallConfigs, Scorer):
         siblings = [] if node.parent is None else node.parent.children
         # A sibling without text is still being written.
         others = [other for other in siblings if other is not node and other.step]
-        others = [other for other in others if other.outcome not in ("dead", "merged")][-self.against :]
+        others = [other for other in others if other.outcome not in ("dead", "merged")][-_SIBLINGS:]
         if not others:
             return 0.5
         asked = [self._ask(ctx, question, *pair) for other in others for pair in ((node, other), (other, node))]
@@ -79,8 +79,9 @@ ASK = "\n\nHow promising is the solution so far, from 0 (hopeless) to 9 (certain
 
 
 class Model(WithCallConfigs, Scorer):
-    """Scores by the expected mark: the model writes one of `labels` after the path's text, and each label's value is
-    weighted by its probability. So one token distinguishes 3.6 from 4.4, where a sampled mark would be 4.
+    """Scores by the expected mark: the model writes one of `labels` after the path's text, and each label's value
+    (evenly spaced from 0 to 1) is weighted by its probability. So one token distinguishes 3.6 from 4.4, where a sampled
+    mark would be 4.
 
     Example with the marks 0, 1 and 2: the probability of 2 is 0.6, of 1 is 0.2, and of other text is 0.2. The score is
     (0.6 · 1 + 0.2 · 0.5) / 0.8 = 0.875.
@@ -100,15 +101,6 @@ class Model(WithCallConfigs, Scorer):
     labels: Annotated[tuple[str, ...], Field(min_length=2, max_length=64), Free()] = Field(
         default=tuple("0123456789"), description="The marks, from worst to best. Each must be one token of the model's."
     )
-    values: tuple[Annotated[float, Field(ge=0.0, le=1.0)], ...] = Field(
-        default=(), description="What each label is worth; by default evenly spaced from 0 to 1."
-    )
-
-    @model_validator(mode="after")
-    def _a_value_for_each(self) -> Model:
-        if self.values and len(self.values) != len(self.labels):
-            raise ValueError(f"there are {len(self.labels)} labels and {len(self.values)} values: give each its value")
-        return self
 
     async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
         """Return the expected value of the labels, with their probabilities scaled to sum to 1."""
@@ -120,11 +112,10 @@ class Model(WithCallConfigs, Scorer):
             line = ctx.think([question, node.text + ask], self.judge, labels=self.labels, label="score")
         labels = (await line).labels
         last = len(self.labels) - 1
-        values = self.values or tuple(i / last for i in range(last + 1))
         # A label that the worker does not list is less likely than all listed labels and counts as 0.
         shares = [math.exp(labels[label]) if label in labels else 0.0 for label in self.labels]
         total = sum(shares)
-        return sum(share * value for share, value in zip(shares, values, strict=True)) / total if total else None
+        return sum(share * i / last for i, share in enumerate(shares)) / total if total else None
 
 
 class FunctionScorer(Scorer):

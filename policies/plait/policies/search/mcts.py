@@ -17,6 +17,9 @@ from ._ranked_frontier import Key, RankedFrontier
 
 __all__ = ["Dfs", "Mcts", "Visits"]
 
+_FIRST_CHILDREN = 2.0
+"""Children of a node at its first visit."""
+
 
 class Dfs(Search):
     """The deepest open node gets the next child; after a dead end the search backtracks. The first answer ends it.
@@ -98,7 +101,7 @@ def _shorten(seen: str, most: int = 500) -> str:
 
 class Mcts(Search):
     """Descends from the root by `Q + explore · P · sqrt(N) / (1 + n)` (PUCT) and adds a child if a node has fewer than
-    `ceil(widen · N^growth)` (progressive widening). A node's score is its value, and updates the path above it.
+    `ceil(2 · N^growth)` (progressive widening). A node's score is its value, and updates the path above it.
 
     With `rollout` each new child gets this number of steps at once, as in LATS, and these nodes stay in the tree. If
     every node has a score, selecting again after each step is better.
@@ -110,7 +113,6 @@ class Mcts(Search):
     fidelity = Fidelity("variant", "PUCT with virtual visits, several in flight", paper="1810.11755")
 
     explore: float = Field(default=0.3, ge=0, description="Weight of what was visited little (c).")
-    widen: float = Field(default=2.0, gt=0, description="Children at the first visit (k).")
     growth: float = Field(default=0.25, ge=0, le=1, description="How children grow with visits.")
     rollout: Count = Field(default=0, ge=0, description="Number of further steps of a new node.")
 
@@ -181,7 +183,7 @@ class Visits(Frontier):
                 return None
 
     def _max_width(self, visits: float) -> int:
-        return math.ceil(self._options.widen * max(visits, 1.0) ** self._options.growth)
+        return math.ceil(_FIRST_CHILDREN * max(visits, 1.0) ** self._options.growth)
 
     def _is_waiting(self, node: SearchNode) -> bool:
         """Return whether children of a node are in flight, so that the node need not widen yet."""

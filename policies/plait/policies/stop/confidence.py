@@ -155,11 +155,11 @@ class _Sure:
 class Saturation(StopRule):
     """The saturation point of test-time scaling (TTSPM, arXiv 2505.20522), with the success rate learnt on the way.
 
-    If a branch succeeds with probability p, n of them reach F(n) = ceiling * (1 - (1-p)^n), and the next is worth
-    ceiling * p * (1-p)^n. The vote ends after N* branches, when the next is worth no more than `epsilon`: N* =
-    ceil(ln(epsilon / (ceiling * p)) / ln(1-p)), or 0 if epsilon >= ceiling * p. p is the mean of a Beta(1 + successes,
-    1 + failures) posterior. A success is a verified answer (`evidence=verifier`; branches that the task cannot judge do
-    not count) or a vote for the first answer (`share`).
+    If a branch succeeds with probability p, n of them reach F(n) = 1 - (1-p)^n, and the next is worth p * (1-p)^n. The
+    vote ends after N* branches, when the next is worth no more than `epsilon`: N* = ceil(ln(epsilon / p) / ln(1-p)), or
+    0 if epsilon >= p. p is the mean of a Beta(1 + successes, 1 + failures) posterior. A success is
+    a verified answer (`evidence=verifier`; branches that the task cannot judge do not count) or a vote for the first
+    answer (`share`).
 
     It predicts how many branches are needed until one is right. With p below a half, a vote can get worse with more
     branches. `evidence=share` uses agreement instead of correctness.
@@ -168,9 +168,6 @@ class Saturation(StopRule):
     fidelity = Fidelity("variant", "a posterior of the share, not one p for a data set", paper="2505.20522")
 
     epsilon: float = Field(default=0.01, gt=0.0, lt=1.0, description="Least gain that one more branch must bring.")
-    ceiling: float = Field(
-        default=1.0, gt=0.0, le=1.0, description="F_max: the share of problems that any number of branches would solve."
-    )
     evidence: Literal["share", "verifier"] = Field(default="share", description="What counts as a success.")
     min_votes: int = Field(
         default=4,
@@ -185,7 +182,7 @@ class Saturation(StopRule):
         if good + bad < self.min_votes:
             return None
         p = beta_mean(good, bad)
-        needed = branches_needed(p, self.epsilon, self.ceiling)
+        needed = branches_needed(p, self.epsilon)
         if good + bad < needed:
             return None
         return (
@@ -213,13 +210,17 @@ class _Verdicts:
         self.wrong += truth is False
 
 
+_TOP_VOTES = 3
+"""Votes that the first answer needs for a stop by the threshold."""
+
+
 class SemanticEntropy(StopRule):
     """Semantic entropy as in SEAT (arXiv 2507.06829), in nats. Equal answers form a class.
 
     SE = -sum of p_k ln p_k over the shares of the answers, plus Miller and Madow's (K - 1) / 2N for the entropy that N
     samples of K answers miss. Two rules:
 
-    - `threshold`: stop at SE <= `entropy`, with at least `min_votes` votes and `top` for the first answer: a few equal
+    - `threshold`: stop at SE <= `entropy`, with at least `min_votes` votes and three for the first answer: a few equal
       votes prove little, as small models often agree on a wrong answer.
     - `secretary`, without a threshold: windows of `window` branches in the join's order are rounds. The first
       floor(R/e) of R rounds (at least one) only set the threshold; the vote ends at the first later round whose entropy
@@ -239,7 +240,6 @@ class SemanticEntropy(StopRule):
     min_votes: int = Field(
         default=4, ge=2, description="Votes below which not to stop; without a meaning for `secretary`."
     )
-    top: int = Field(default=3, ge=1, description="Votes that the first answer must have to stop by the threshold.")
     window: int = Field(default=8, ge=2, description="Branches in a round.")
 
     def enough(self, poll: Poll) -> str | None:
@@ -247,7 +247,7 @@ class SemanticEntropy(StopRule):
         if self.rule == "secretary":
             return self._by_rounds(poll)
         first, _ = poll.lead()
-        if poll.votes < self.min_votes or first < self.top:
+        if poll.votes < self.min_votes or first < _TOP_VOTES:
             return None
         entropy = semantic_entropy(list(poll.counts.values()))
         return f"semantic entropy {entropy:.4g} over {poll.votes} votes" if entropy <= self.entropy else None

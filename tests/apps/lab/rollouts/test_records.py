@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.errors import FieldError
-from plait.core.ops import Join, ModelCall, Plugin, Ref, Text
+from plait.core.ops import Join, ModelCall, Plugin, Ref, Text, Tokens
 from plait.core.plan import Plan, Step
 from plait.core.sampling import Sampling, StructuredOutput
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.runlog import RunLog
 from plait.workers.scripted import Reply, Scripted
+from plait_research.rollouts.adapters import verl_fields
 from plait_research.rollouts.record import BadRecord, Record, WeightsSegment, records
 from plait_research.rollouts.sampler import Sampler
 from tests.apps.lab.rollouts.letters import END, Letters
@@ -123,6 +124,17 @@ async def test_forks_share_a_prefix_and_the_last_step_goes_on() -> None:
     assert END not in parent.tokens[:-1], "the token that ended the first step is not in the context of the second"
     inside = [place for place, one in enumerate(parent.mask) if not one]
     assert bytes(parent.tokens[place] for place in inside).startswith(b"Go.  then ")
+
+
+async def test_the_model_learns_the_end_of_each_turn_that_the_next_prompt_repeats() -> None:
+    again = ModelCall(
+        prompt=(Tokens(ids=(END,)), Text(text=" and ")), after="a", sampling=Sampling(max_tokens=40, seed=2)
+    )
+    (record,) = await captured(Plan(steps=(think("a", "Why?"), Step(name="b", op=again)), output="b"))
+    ends = [place for place, token in enumerate(record.tokens) if token == END]
+    assert len(ends) == 2 and [record.mask[place] for place in ends] == [1, 1]
+    assert bytes(token for token, one in zip(record.tokens, record.mask, strict=True) if not one) == b"Why? and "
+    assert verl_fields(record)["num_turns"] == 4, "a question, a turn, more of it, a turn"
 
 
 async def test_segments_say_who_wrote_them_and_how_they_were_drawn() -> None:

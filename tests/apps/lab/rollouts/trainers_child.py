@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from plait_research.rollouts.adapters import trl_output, verl_output, with_advantages
+from plait_research.rollouts.adapters import trl_output, verl_fields, with_advantages
 from plait_research.rollouts.advantages import weighed
 from plait_research.rollouts.record import Record
 from plait_research.rollouts.store import read_rollouts
@@ -36,7 +36,9 @@ def in_verl(records: list[Record], model: str) -> dict[str, Any]:
         compute_grpo_outcome_advantage,
     )
 
-    outputs: list[Any] = [verl_output(each, AgentLoopOutput, AgentLoopMetrics, temperature=0.7) for each in records]
+    outputs: list[Any] = [
+        AgentLoopOutput(metrics=AgentLoopMetrics(), **verl_fields(each, temperature=0.7)) for each in records
+    ]
     single = outputs[0].as_dict()
     worker: Any = object.__new__(AgentLoopWorker)  # its methods, without servers and without Ray
     worker.rollout_config = SimpleNamespace(prompt_length=PROMPT, response_length=RESPONSE)

@@ -420,7 +420,7 @@ class _Context(ToolContext):
     """The context of one call. While its tool waits for a person, its timeout is paused."""
 
     def __init__(self, job: Job, running: _Running, on_ask: Callable[[Question], Awaitable[JsonValue]] | None) -> None:
-        super().__init__(job.run, job.step, job.attempt)
+        super().__init__(job.run, job.step, job.attempt, job.tenant)
         self._running = running
         self._on_ask = on_ask
 

@@ -17,7 +17,7 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Allocator):
-    """Chooses the maximum number of branches whose `done_share` ends within `within` seconds at `confidence`. It uses
+    """Chooses the maximum number of branches that all end within `within` seconds at `confidence`. It uses
     order statistics of the probes' lengths (arXiv 2403.08790) and the pace of an engine that decodes all branches
     together: a step of n sequences takes `fixed + per_sequence * n` seconds. `plait simulate calibrate` fits both
     values. `max_branches` and `most_tokens` cap the number.
@@ -28,12 +28,6 @@ class Runtime(Allocator):
     fidelity = Fidelity("variant", "the empirical distribution, not a fitted family", paper="2403.08790")
 
     within: float = Field(default=10.0, gt=0.0, description="Seconds that the further branches may take.")
-    done_share: float = Field(
-        default=1.0,
-        gt=0.0,
-        le=1.0,
-        description="Share of the branches that must have ended by then; less is enough for a vote that may end early.",
-    )
     confidence: float = Field(
         default=0.9, gt=0.0, lt=1.0, description="Probability at which something counts as sure: that they have."
     )
@@ -50,7 +44,6 @@ class Runtime(Allocator):
             self.within,
             Branches(lengths),
             lambda sequences: self.fixed + self.per_sequence * sequences,
-            share=self.done_share,
             quantile=self.confidence,
             most=self.max_branches,
         )

@@ -55,10 +55,3 @@ class RewardModel(ToolScorer):
 
     tool: Annotated[str, ToolName()] = Field(default="reward", description="Name of the tool.")
     question: bool = Field(default=True, description="Give it the request as `question`, too.")
-    answers_only: bool = Field(default=False, description="Ask about whole answers alone; other nodes are unknown.")
-
-    async def score(self, ctx: Context, question: str, node: SearchNode) -> float | None:
-        """Return the tool's number."""
-        if self.answers_only and node.answer is None:
-            return None
-        return await super().score(ctx, question, node)

@@ -74,11 +74,13 @@ class _Subtrees(Frontier):
         return (-self.tree.prior(node), node.key, node.name)
 
 
+_FAILED = 0.5
+"""Score below which an answer counts as failed."""
 _REFLECT = "\n\nThis attempt failed. In two or three sentences: what went wrong, and what should be done otherwise?\n"
 
 
 class Lats(WithCallConfigs, Mcts):
-    """`mcts` with reflections (arXiv 2310.04406): if an answer scores below `fail`, the model writes two or three
+    """`mcts` with reflections (arXiv 2310.04406): if an answer scores below a half, the model writes two or three
     sentences on what to change. The prompts of later steps show them after the shared prefix.
 
     Differs: the scorer alone finds failures; the authors' code uses the grader. Nodes are kept, and run in parallel.
@@ -86,7 +88,6 @@ class Lats(WithCallConfigs, Mcts):
 
     fidelity = Fidelity("variant", "the scorer describes the failure, not the grader, in parallel", paper="2310.04406")
 
-    fail: float = Field(default=0.5, ge=0, le=1, description="Score below which an answer counts as failed.")
     reflections: Count = Field(default=3, ge=0, description="Most reflections, all different.")
     summary: Annotated[CallConfig, Uses()] = Field(
         default=CallConfig(max_tokens=128), description="A reflection. Its template is put behind the failed attempt."
@@ -105,7 +106,7 @@ class _Reflecting(Visits):
         self._asked = 0
 
     async def learn(self, ctx: Context, question: str, node: SearchNode) -> None:
-        failed = node.outcome == "answer" and node.score is not None and node.score < self._lats.fail
+        failed = node.outcome == "answer" and node.score is not None and node.score < _FAILED
         if not failed or self._asked >= self._lats.reflections:
             return
         self._asked += 1

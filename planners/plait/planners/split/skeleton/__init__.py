@@ -6,17 +6,16 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
 from plait.core.call_config import CallConfig, Uses
 from plait.core.declarations import Fidelity
-from plait.core.errors import PluginError
 from plait.core.flow import Answerable, Flow, StepFailed, Trajectory
 from plait.core.ops import Plugin, Text
 from plait.core.plan import Step
 from plait.core.sampling import StructuredOutput
 from plait.core.step_handles import JoinHandle
-from plait.core.vocabulary import MaxBranches, MinBranches, OnFailure, Separator
+from plait.core.vocabulary import MaxBranches, OnFailure
 
 from ..._shared.steps import Asker, shorten, strip_reasoning
 
@@ -25,6 +24,8 @@ __all__ = ["Skeleton"]
 
 MAX_LINE = 2_000
 """Maximum number of a line's characters that are read."""
+MIN_POINTS = 3
+"""Minimum number of points that are worth writing in parallel."""
 
 ROUTER = """\
 {question}
@@ -191,16 +192,8 @@ class Skeleton(Flow):
         description="What decides whether a request is split: the `judge`, or nothing: `all` are (the original "
         "without its router).",
     )
-    min_branches: MinBranches = 3
-    max_branches: MaxBranches = Field(default=10, le=100)
-    separator: Separator = "\n\n"
+    max_branches: MaxBranches = Field(default=10, ge=MIN_POINTS, le=100)
     on_failure: OnFailure = "best-effort"
-
-    @model_validator(mode="after")
-    def _range(self) -> Skeleton:
-        if self.min_branches > self.max_branches:
-            raise PluginError(f"the fewest points ({self.min_branches}) are more than the most ({self.max_branches})")
-        return self
 
     async def run(self, ctx: Flow.Context, question: str) -> Answerable:
         """Return the joined points, or the single call."""
@@ -211,8 +204,8 @@ class Skeleton(Flow):
         try:
             outline = (await ctx.step(self._outline(asker))).result
             points = read_points(outline.text, self.max_branches, cut=outline.finish == "length")
-            if len(points) < self.min_branches:
-                note = f"one call: a skeleton of {len(points)} points, {self.min_branches} are wanted"
+            if len(points) < MIN_POINTS:
+                note = f"one call: a skeleton of {len(points)} points, {MIN_POINTS} are wanted"
                 return self._direct(ctx, asker, note)
             async with ctx.scope() as inner:
                 return await self._write_points(inner, asker, points)
@@ -236,7 +229,7 @@ class Skeleton(Flow):
         pieces = self.outline.parts(
             SKELETON,
             question=asker.question,
-            least=str(self.min_branches),
+            least=str(MIN_POINTS),
             most=str(self.max_branches),
             begin=begin_request("1.", asker.brief.task.chat()),
         )
@@ -265,7 +258,7 @@ class Skeleton(Flow):
             entry: dict[str, JsonValue] = {"head": f"{head}\n", "flows": True, "missing": head}
             entries.append({"branch": call.name, "echo": [head, point.text], **entry})
         note = f"{len(points)} points"
-        merge = Plugin(name="stitch", options={"parts": entries, "separator": self.separator, "note": note})
+        merge = Plugin(name="stitch", options={"parts": entries, "note": note})
         return ctx.join(calls, merge, on_failure=self.on_failure, name="text", label=note)
 
     def _direct(self, ctx: Flow.Context, asker: Asker, note: str) -> Answerable:

@@ -21,7 +21,7 @@ from plait.core.ops import Join, Plugin, Ref, Text, Tokens
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.result import Result
-from plait.core.vocabulary import Count, Deadline, Early, FreeText, MaxBranches, MaxInputTokens, StopOnVerified
+from plait.core.vocabulary import Count, Early, FreeText, MaxBranches, MaxInputTokens, StopOnVerified
 
 from ..._shared.steps import derive
 from .dialects import Dialect, Item, load, names as dialect_names
@@ -111,7 +111,6 @@ class Threads(Planner):
     )
     early: Early = True
     stop_on_verified: StopOnVerified = True
-    deadline: Deadline = None
 
     @model_validator(mode="after")
     def _fits_the_dialect(self) -> Threads:
@@ -222,7 +221,7 @@ class Threads(Planner):
         read = self._settles or table.join.carry or table.replaces
         join = Step(
             name=f"join-{place.spawn}",
-            op=Join(merge=merge, on_failure="any-end", early=self.early, deadline=self.deadline),
+            op=Join(merge=merge, on_failure="any-end", early=self.early),
             needs=tuple(child.name for child in children),
             expands=read,
             label=f"join of {len(children)}",

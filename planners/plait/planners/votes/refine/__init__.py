@@ -18,7 +18,7 @@ from plait.core.lengths import semantic_entropy
 from plait.core.ops import Join, Part, Plugin, Ref
 from plait.core.plan import Plan, Step
 from plait.core.result import Result
-from plait.core.vocabulary import Count, Deadline, MaxInputTokens, MergeOption, StopOnVerified
+from plait.core.vocabulary import Count, MergeOption, StopOnVerified
 
 from ..._shared.drafts import Draft, find_verified, format_histogram, rank_drafts, read_drafts, render_block
 from ..._shared.steps import Asker, OnResult, derive, strip_reasoning, through
@@ -55,6 +55,8 @@ CHOOSE_END = """
 {histogram}Which {k} of the attempts are the most useful to somebody who will answer the question after you: correct, \
 or closest to it, and not all the same? Reply with their numbers, best first, separated by commas, and nothing else.
 """
+MAX_INPUT_TOKENS = 8192
+"""Maximum number of tokens of all drafts in the prompt of the notes."""
 _NUMBERS = re.compile(r"(?<![\w.])(\d{1,4})(?![\w]|\.\d)")
 
 
@@ -138,9 +140,7 @@ class Refine(Planner):
         description="What decides which are the top k: verifier, frequency of the answer and log-probability, or a "
         "call of the model.",
     )
-    max_input_tokens: MaxInputTokens = 8192
     merge: MergeOption = Plugin(name="majority")
-    deadline: Deadline = None
     threshold: float | None = Field(
         default=None,
         ge=0.0,
@@ -306,7 +306,7 @@ class Refine(Planner):
             DISTIL + end,
             question=asker.question,
             count=str(len(drafts)),
-            drafts=render_block(drafts, self.max_input_tokens, "Attempt"),
+            drafts=render_block(drafts, MAX_INPUT_TOKENS, "Attempt"),
             histogram=f"{counted}\n\n" if counted else "",
             **more,
         )
@@ -335,7 +335,7 @@ class Refine(Planner):
             options: dict[str, JsonValue] = {"stop_on_verified": self.stop_on_verified}
             merge = Plugin(name="synthesis-drafts", options=options)
             on_failure = "best-effort" if round == 1 else "any-end"
-            op = Join(merge=merge, on_failure=on_failure, early=self.stop_on_verified, deadline=self.deadline)
+            op = Join(merge=merge, on_failure=on_failure, early=self.stop_on_verified)
             join = Step(
                 name=f"round-{round}",
                 op=op,
@@ -346,7 +346,7 @@ class Refine(Planner):
                 state={"round": round, "names": [draft.name for draft in before]},
             )
         elif len(names) > 1:
-            op = Join(merge=self.merge, on_failure="best-effort", deadline=self.deadline)
+            op = Join(merge=self.merge, on_failure="best-effort")
             join = Step(name="answer", op=op, needs=names, label=f"{self.merge.name} of {len(names)}")
         else:
             merge = Plugin(name="synthesis-or-vote", options={"note": f"round {round} of {len(self.rounds)}"})

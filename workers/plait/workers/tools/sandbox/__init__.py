@@ -13,6 +13,7 @@ from plait.core.errors import ConfigError
 from plait.core.messages import did_you_mean
 from plait.core.tools.tool import Tool, tool
 
+from .compiled import build_program_tool
 from .container import Container
 from .local import Bubblewrap, Process
 from .program import Backend, Program, ProgramOutcome, SandboxLimits
@@ -65,8 +66,9 @@ class Sandbox:
         """End warm sandboxes."""
         await self.backend.close()
 
-    def tools(self) -> list[Tool[..., Any]]:
-        """Return the tools `run_python` and `run_shell`. Each call has a fresh folder, so it has no side effects."""
+    def tools(self, *languages: str) -> list[Tool[..., Any]]:
+        """Return the tools `run_python` and `run_shell`, and `run_program` for languages (`c`, `cpp`, `openmp`, `rust`,
+        `go`). Each call has a fresh folder, so it has no side effects."""
 
         @tool
         async def run_python(code: str, stdin: str = "") -> dict[str, JsonValue]:
@@ -88,7 +90,8 @@ class Sandbox:
             """
             return await self._run_to_json(Program(code=command, language="shell", stdin=stdin, limits=self.limits))
 
-        return [run_python, run_shell]
+        compiled = [build_program_tool(self.run, languages, self.limits)] if languages else []
+        return [run_python, run_shell, *compiled]
 
     async def _run_to_json(self, program: Program) -> dict[str, JsonValue]:
         return (await self.run(program)).model_dump(mode="json", exclude={"seconds"})

@@ -48,7 +48,7 @@ class Container(Local):
         mapped = ["--userns", "keep-id"] if podman and os.getuid() else []
         # podman's read-only containers have a /run, /tmp and /var/tmp without a size
         unsized = ["--read-only-tmpfs=false"] if podman else []
-        size, memory = f"size={limits.disk}m", f"{max(limits.total_memory, limits.memory) + 3 * limits.disk}m"
+        size, memory = f"size={limits.disk}m", f"{limits.together + 3 * limits.disk}m"
         return [
             self.program, *(runtime if podman else []), "run", *([] if podman else runtime),
             "--name", folder.name, "--rm", "--interactive", "--init",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from plait.core.errors import ConfigError
 
 from .launcher import BEGUN, SHARED
 from .memory import exceed_memory
-from .program import Program, ProgramOutcome, SandboxLimits
+from .program import UNLIMITED_MIB, Program, ProgramOutcome, SandboxLimits
 
 log = logging.getLogger("plait.sandbox")
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
@@ -79,7 +80,7 @@ class Local:
         mib = 1 << 20
         return {
             "RLIMIT_CPU": limits.cpu,
-            "RLIMIT_AS": limits.memory * mib,
+            "RLIMIT_AS": limits.memory * mib if limits.memory < UNLIMITED_MIB else resource.RLIM_INFINITY,
             "RLIMIT_FSIZE": limits.file * mib,
             "RLIMIT_NPROC": limits.processes,
             "RLIMIT_CORE": 0,
@@ -173,7 +174,7 @@ class Local:
             process.stdin.write(ascii(job).encode() + b"\n")
             await process.stdin.drain()
         most = limits.output * 10
-        over = asyncio.create_task(exceed_memory(process.pid, max(limits.total_memory, limits.memory) << 20))
+        over = asyncio.create_task(exceed_memory(process.pid, limits.together << 20))
         over.add_done_callback(lambda _: _kill(process))  # at its end nothing is left to kill
         reads = asyncio.gather(_read(process.stdout, most + len(BEGUN), warm), _read(process.stderr, most, warm))
         status = ""

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from plait.core.values import Frozen
 
+UNLIMITED_MIB = 1 << 27
+"""A `SandboxLimits.memory` that limits nothing; `total_memory` then limits all processes together."""
+
 
 class SandboxLimits(Frozen):
     """The limits of a program."""
@@ -32,6 +35,11 @@ class SandboxLimits(Frozen):
     """Bytes of output, and of error output, that are kept; a program that writes ten times as much is killed."""
     network: bool = False
     """Whether it may use the network."""
+
+    @property
+    def together(self) -> int:
+        """MiB that all its processes may use together."""
+        return max(self.total_memory, self.memory % UNLIMITED_MIB)
 
 
 class Program(Frozen):

@@ -1,4 +1,4 @@
-"""Run a few probes, then the strategy that the rules (below) choose from their answers."""
+"""Planner `route`: run a few probes of a request, and choose the strategy from their answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from plait.core.call_config import CallConfig, Uses
-from plait.core.declarations import Access
+from plait.core.declarations import Access, Fidelity
 from plait.core.errors import PluginError, TaskError
 from plait.core.interfaces import MOST_STEPS, Planner, PlanningContext, Reader
 from plait.core.lengths import beta_mean, branches_needed, majority_probability, votes_needed
@@ -18,14 +18,15 @@ from plait.core.plan import Plan, Step
 from plait.core.result import Result
 from plait.core.task import Task
 from plait.core.vocabulary import Confidence, MaxBranches, N, OnePlugin
+from plait.planners._shared.drafts import Draft, find_verified, rank_drafts, read_drafts
+from plait.planners._shared.steps import Asker, OnResult, through
+from plait.planners.split.decompose import Decompose, find_signals
+from plait.planners.threads.threads import Threads, dialect_names
+from plait.planners.votes.refine import Refine
 
-from ..._shared.drafts import Draft, find_verified, rank_drafts, read_drafts
-from ..._shared.steps import Asker, OnResult, mark_owner, through
-from ...split.decompose import Decompose, find_signals
-from ...threads.threads import Threads, dialect_names
-from ...votes.refine import Refine
+from ._delegation import delegated_reader, mark_owner
 
-__all__ = ["ALL", "PIECES", "REFINE", "THREADS", "RouteOptions"]
+__all__ = ["Route"]
 
 
 PIECES, REFINE, THREADS = "decompose", "refine", "threads"
@@ -33,8 +34,33 @@ PIECES, REFINE, THREADS = "decompose", "refine", "threads"
 ALL = tuple(Plugin(name=name) for name in (PIECES, REFINE, THREADS))
 
 
-class RouteOptions(Planner):
-    """The fields of `Route`."""
+class Route(Planner):
+    """Chooses a strategy for a request, and reports the choice and its reason in `why`.
+
+    `probe-1` … `probe-n` try the request. The first rule whose condition holds decides:
+
+    | condition | what runs | the reason in `why` |
+    |---|---|---|
+    | the prompt splits into independent pieces | the pieces, side by side; no probes | decomposition |
+    | a probe is verified | nothing more | probes |
+    | too few tokens for another call | nothing more | probes |
+    | no verifier, and the first answer leads surely (`confidence`) | nothing more | probes |
+    | the model can spawn threads, and 4,096 tokens are left | the planner `threads` | threads |
+    | the task has a verifier | samples, until one is right or one more gains less than a hundredth | best-of |
+    | time for one more call only, or probes in prose | one call that reads all probes | refine |
+    | no probe has an answer | one deep attempt | serial |
+    | all answers differ | one deep attempt; a strong model refines its best probe | serial, sequential |
+    | few tokens, and a strong model | it refines its best probe | sequential |
+    | otherwise | samples, until the first answer leads surely | vote |
+
+    Adaptive-Consistency (arXiv 2305.11860) decides when an answer leads surely; TTSPM (arXiv 2505.20522) sets the
+    number of samples with a verifier. Differs from published methods: findings on serial against parallel reasoning
+    contradict one another, so the order of the rules is our choice.
+
+    Defaults: 4 probes (the smallest number that can agree surely), temperature 0.8, at most 16 samples.
+    """
+
+    fidelity = Fidelity("idea", "the order of the rules is ours")
 
     answer_calls: ClassVar[tuple[str, ...]] = ("probe", "answer")
 
@@ -58,22 +84,27 @@ class RouteOptions(Planner):
         "do. What is left out is not chosen. Empty: all three.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _by_probes(cls, given: object) -> object:
-        """Reject removed criteria with the name of the planner that replaces each."""
-        if isinstance(given, dict) and (criterion := given.get("criterion")) in ("features", "record"):
-            raise PluginError(
-                f"`route` decides by probes: write route-{criterion} in place of route:criterion={criterion}"
-            )
-        return given
-
     @model_validator(mode="after")
-    def _candidates_are_known(self) -> RouteOptions:
-        others = sorted({spec.name for spec in self.planners} - {PIECES, REFINE, THREADS})
-        if others:
-            raise PluginError(f"probes lead to decompose, refine and threads, not to {', '.join(others)}")
+    def _leads_to_valid_planners(self) -> Route:
+        for spec in self.planners:
+            match spec.name:
+                case "decompose":
+                    Decompose.model_validate(spec.options)
+                case "threads":
+                    Threads.model_validate(spec.options)
+                case "refine":
+                    _build_refine(self, (1,), spec)
+                case _:
+                    raise PluginError(f"probes lead to decompose, refine and threads, not to {spec.name}")
         return self
+
+    def start(self, brief: PlanningContext) -> Plan:
+        """Return the plan of the probes, or the extraction plan for a prompt with several pieces."""
+        return Probes(self, brief).start()
+
+    def reader(self, step: Step, brief: PlanningContext) -> Reader:
+        """Return the reader of the probes, or of a step of the chosen strategy."""
+        return delegated_reader(step, brief) or Probes(self, brief).reader(step) or super().reader(step, brief)
 
 
 # The decision list of `route`: it chooses a strategy from the answers of a few probes.
@@ -212,22 +243,10 @@ def _limit_note(more: int, wanted: int) -> str:
     return f" (of {wanted}, which the limits do not allow)" if more < wanted else ""
 
 
-def check_options(options: RouteOptions) -> None:
-    """Reject invalid options or dialects of the planners that the rules may choose, before any probe runs."""
-    for spec in options.planners:
-        match spec.name:
-            case "decompose":
-                Decompose.model_validate(spec.options)
-            case "threads":
-                Threads.model_validate(spec.options)
-            case _:
-                _build_refine(options, (1,), spec)
-
-
 class Probes:
     """Plans the probes of one request, and the strategy that their answers select."""
 
-    def __init__(self, options: RouteOptions, brief: PlanningContext) -> None:
+    def __init__(self, options: Route, brief: PlanningContext) -> None:
         self._options, self._asker, self._brief = options, Asker("route", brief), brief
         self._into = {spec.name: spec for spec in options.planners or ALL}
 
@@ -336,7 +355,7 @@ class Probes:
         return Decompose.model_validate(self._into[PIECES].options)
 
 
-def _build_refine(options: RouteOptions, rounds: tuple[int, ...], spec: Plugin | None, whole: bool = False) -> Refine:
+def _build_refine(options: Route, rounds: tuple[int, ...], spec: Plugin | None, whole: bool = False) -> Refine:
     """Return the planner `refine` for the probes' drafts. It has the rounds of `spec` if `spec` sets them, unless one
     call reads all drafts (`whole`)."""
     chosen = dict(spec.options) if spec is not None else {}

@@ -1,0 +1,1 @@
+"""Workers: model servers of other programs."""

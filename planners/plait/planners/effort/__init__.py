@@ -1,1 +1,0 @@
-"""Planners that choose how much work, or which model, a request is worth."""
