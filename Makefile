@@ -90,7 +90,7 @@ imports: $(READY)
 	@echo "── import-linter"
 	@rm -rf build/imports && mkdir -p build/imports
 	@for root in planners policies workers orchestrator; do cp -r $$root/plait build/imports/; done
-	@cp -r packages/*/plait_* experiments training build/imports/
+	@cp -rL packages/*/plait_* experiments training build/imports/
 	@cd build/imports && $(abspath $(BIN))/lint-imports --no-cache --config ../../pyproject.toml
 
 architecture: $(READY)
@@ -132,7 +132,7 @@ lower-bounds: $(READY) ## Run the tests without engines on the lowest versions t
 lock: $(READY) ## Write requirements-dev.lock anew: the newest versions that the developer's tools and the tests take
 	@$(BIN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --upgrade --extra dev \
 		--no-emit-package plait-bench --no-emit-package plait-models --no-emit-package plait-research \
-		--no-emit-package plait-server --no-emit-package plait --output-file requirements-dev.lock pyproject.toml
+		--no-emit-package plait-router --no-emit-package plait-server --no-emit-package plait --output-file requirements-dev.lock pyproject.toml
 	@sed -i '1i # Made by `make lock`. Install with: pip install -r requirements-dev.lock && pip install --no-deps -e . $$(printf -- "-e %s " packages/*)' requirements-dev.lock
 
 news: $(READY) ## Show what the fragments in changes/ add to the changelog

@@ -10,7 +10,7 @@ __all__ = ["ROOTS", "SIDE", "python_path"]
 ROOTS = ("orchestrator", "planners", "policies", "workers")
 """Folders that hold a part of the package `plait` each, relative to the top of the repository. The first one holds the
 package's `__init__.py`, so it comes first on any path."""
-SIDE = ("packages/plait-bench", "packages/plait-research", "packages/plait-server")
+SIDE = ("packages/plait-bench", "packages/plait-research", "packages/plait-router", "packages/plait-server")
 """Folders of the side distributions that hold code, each the root of a package."""
 
 

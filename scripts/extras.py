@@ -22,7 +22,7 @@ HEAVY = ("agui", "cpu", "dev", "docs", "gpu", "gguf", "inspect", "job", "langcha
 RUN = "plait run six? --script replies.json --journal off --planner sample:n=2"
 CHECKS: dict[str, tuple[str, str]] = {
     "": ("networkx, pydantic", RUN),
-    "all": ("plait_bench, plait_models, plait_research, plait_server", "plait plugins"),
+    "all": ("plait_bench, plait_models, plait_research, plait_router, plait_server", "plait plugins"),
     "batch": ("pyarrow", "plait batch rows.jsonl --out rows.parquet --script replies.json --journal off"),
     "bench": ("plait_bench", "plait plugins task"),
     "cpu": ("vllm, ray", "plait doctor --help"),
@@ -44,6 +44,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "repl": ("prompt_toolkit", "plait repl --help"),
     "research": ("plait_research", "plait plan six? --planner debate"),
     "retrieval": ("bm25s", "plait plugins"),
+    "router": ("plait_router.server", "plait plugins"),
     "search": ("scipy", "plait plugins search"),
     "serve": ("starlette, uvicorn, plait_server.app", "plait serve --new-key"),
     "tokenizer": ("tokenizers, jinja2", "plait plugins"),

@@ -86,7 +86,8 @@ def tracked() -> tuple[str, ...]:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     )
-    paths = sorted({name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()})
+    there = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    paths = sorted(name for name in there if not (ROOT / name).is_symlink())  # a link's file is there itself
     assert "pyproject.toml" in paths
     return tuple(paths)
 
@@ -231,14 +232,12 @@ IRREGULAR = frozenset(
 )
 NOUNS = frozenset({"Embed", "Feed", "Need", "Seed", "Speed"})
 """Words that only look like a participle."""
-EVENTS = frozenset(
-    [
-        "orchestrator/plait/core/events.py",
-        "orchestrator/plait/runtime/client/answer.py",
-        "packages/plait-server/plait_server/stream_events.py",
-        "workers/plait/workers/_shared/kv_events.py",
-    ]
-)
+EVENTS = {
+    "orchestrator/plait/core/events.py",
+    "orchestrator/plait/runtime/client/answer.py",
+    "packages/plait-server/plait_server/stream_events.py",
+    "workers/plait/workers/_shared/kv_blocks.py",
+}
 """Files of events: what has happened in a run, what a client hears of it, what an engine says of its cache."""
 
 

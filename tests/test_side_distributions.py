@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_the_extra_of_each_distribution_installs_it() -> None:
 def test_a_side_distribution_has_plaits_version_and_requires_it(root: str) -> None:
     project = PROJECTS[root]
     assert project["version"] == plait.__version__
-    assert {f"plait=={plait.__version__}", f"plait[regex]=={plait.__version__}"} & {*project["dependencies"]}
+    needs = {f"plait=={plait.__version__}", f"plait[regex]=={plait.__version__}"} & {*project["dependencies"]}
+    assert needs or project["name"] == "plait-router", "only the router is of use without plait"
     assert (ROOT / root / project["name"].replace("-", "_") / "py.typed").is_file()
     about = importlib.metadata.distribution(project["name"])
     assert about.version == plait.__version__, "not installed: run `make setup`"
@@ -134,6 +136,25 @@ def test_a_table_that_cannot_be_loaded_leaves_the_other_commands(
 def test_plait_imports_no_side_distribution(path: str) -> None:
     for module, line in imports(path):
         assert not module.startswith(OF_SIDE), f"{path}:{line} imports {module}: look it up by its entry point"
+
+
+LINKS = sorted(path for path in (ROOT / "packages/plait-router/plait_router").glob("*.py") if path.is_symlink())
+
+
+@over(sources("packages/plait-router"))
+def test_the_router_imports_nothing_of_plait(path: str) -> None:
+    for module, line in imports(path):
+        assert not is_within(module, "plait"), f"{path}:{line} imports {module}"
+
+
+@pytest.mark.parametrize("link", LINKS, ids=lambda link: link.stem)
+def test_the_router_s_links_lead_to_files_that_import_nothing_of_plait(link: Path) -> None:
+    target = link.resolve().relative_to(ROOT).as_posix()
+    assert target in sources("orchestrator/plait/core", "workers/plait/workers/_shared")
+    assert not [module for module, _ in imports(target) if is_within(module, "plait")]
+    build = tomllib.loads((ROOT / "packages/plait-router/pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["sdist"]["force-include"][f"../../{target}"] == f"plait_router/{link.name}"
+    assert f"plait_router/{link.name}" in build["targets"]["sdist"]["exclude"]
 
 
 @over(sources(*SIDE))

@@ -21,7 +21,8 @@ from statistics import fmean
 from typing import Any
 
 from plait.core.prefix_index import PrefixIndex
-from plait.workers._shared.kv_events import CachedBlocks, EventReader
+from plait.workers._shared.kv_blocks import CachedBlocks
+from plait.workers._shared.kv_events import EventReader
 
 from .._tools.vllm_cache import ANSWER, BLOCK, TOGETHER, Cache
 
@@ -77,7 +78,7 @@ def play(events: bool, past: float, seed: int) -> Found:
         if done and ours:
             blocks.ended(done, ids)
         if events and (news := blocks.news()) is not None:
-            index.record_report("engine", news.held, news.cleared)
+            index.record_report("engine", *news)
     return found
 
 

@@ -27,6 +27,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
             "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
         ),
     },
+    "plait-router": {},
     "plait-server": {
         "command": ("mcp", "serve"),
     },
@@ -34,7 +35,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
 """By distribution and kind: names of plugins, and words of commands."""
 
 
-EXTRAS = {"plait-bench": "bench", "plait-research": "research", "plait-server": "serve"}
+EXTRAS = {"plait-bench": "bench", "plait-research": "research", "plait-router": "router", "plait-server": "serve"}
 """The extra of plait that installs a side distribution."""
 
 

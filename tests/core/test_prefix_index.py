@@ -42,7 +42,7 @@ def test_a_worker_that_goes_away_or_evicts_holds_no_more() -> None:
     sent(index, "b", HEADER)
     index.forget("a")
     assert index.held_bytes("model", HEADER) == {"b": len(HEADER)}
-    index.record_eviction("b", 1)
+    index.limit("b", 1)
     assert index.held_bytes("model", HEADER) == {}
     assert len(index) == 0
 
@@ -112,7 +112,8 @@ def test_it_agrees_with_sets_of_prefixes(steps: list[tuple[str, str, bytes]], as
             index.forget(worker)
             truth[worker].clear()
         else:
-            index.record_eviction(worker, 1)
+            index.limit(worker, 1)
+            index.limit(worker, None)
             exact = False
         held = index.held_bytes("model", asked)
         for name in "abc":

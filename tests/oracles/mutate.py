@@ -70,6 +70,13 @@ BREAKS = [
         oracles=("scale-paper",),
     ),
     *_of(
+        "code-search", f"{RESEARCH}._compiled",
+        ('error["message"].strip()', 'error["message"]'),
+        ('int(error["line"])', 'int(error["line"]) + 1'),
+        ("places.append(", "places.insert(0, "),
+        oracles=("spoc-errors",),
+    ),
+    *_of(
         "mars", f"{RESEARCH}.mars",
         ("LEAST = 0.5", "LEAST = 0.3"),
         ("gamma * (2.0 if key == first", "gamma * (1.9 if key == first"),

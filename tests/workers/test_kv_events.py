@@ -17,15 +17,8 @@ from plait.core.events import CacheChanged, event_adapter
 from plait.core.interfaces import CacheUpdate
 from plait.core.ops import Plugin
 from plait.runtime.client.config import Config
-from plait.workers._shared.kv_events import (
-    BlockRemoved,
-    BlockStored,
-    CachedBlocks,
-    EventReader,
-    KvEvents,
-    Mailbox,
-    read,
-)
+from plait.workers._shared.kv_blocks import BlockRemoved, BlockStored, CachedBlocks, read
+from plait.workers._shared.kv_events import EventReader, KvEvents, Mailbox
 from plait.workers.scripted import Reply, Scripted
 
 msgspec = pytest.importorskip("msgspec")
@@ -94,17 +87,17 @@ def test_news_says_what_is_held_of_the_newest_prompt_through_a_block() -> None:
     blocks.ended(1, LONG)
     assert blocks.news() is None, "nothing was evicted: it is held, as it was taken to be"
     blocks.ended(2, (*LONG, 99, 98, 97, 96, 95))
-    assert blocks.news() == CacheUpdate(((2, 12),)), "the rest was never read"
+    assert blocks.news() == (((2, 12),), False), "the rest was never read"
     blocks.take([BlockRemoved([b"\3" * 4])])
-    assert blocks.news() == CacheUpdate(((2, 8),))
+    assert blocks.news() == (((2, 8),), False)
     blocks.take([BlockRemoved([b"\1" * 4]), BlockRemoved([b"\2" * 4])])
-    assert blocks.news() == CacheUpdate(((2, 0),)), "behind a block that is gone nothing is held, and that is told"
+    assert blocks.news() == (((2, 0),), False), "behind a block that is gone nothing is held, and that is told"
     blocks.ended(3, LONG)
-    assert blocks.news() == CacheUpdate(((3, 0),))
+    assert blocks.news() == (((3, 0),), False)
     blocks.take([BlockStored([b"\1" * 4, b"\2" * 4], None, LONG[:8], 4)])
-    assert blocks.news() == CacheUpdate(((2, 8),)), "another client had them stored again"
+    assert blocks.news() == (((2, 8),), False), "another client had them stored again"
     blocks.lose()
-    assert blocks.news() == CacheUpdate((), cleared=True)
+    assert blocks.news() == ((), True)
 
 
 def test_lost_messages_are_asked_for_again_or_all_is_forgotten() -> None:
@@ -119,7 +112,7 @@ def test_lost_messages_are_asked_for_again_or_all_is_forgotten() -> None:
     assert order.feed(message(3, SALTED)) is None, "number 2 is lost for good"
     assert len(blocks) == 1
     news = blocks.news()
-    assert news is not None and news.cleared
+    assert news is not None and news[1]
     assert order.feed(message(0, CLEARED)) is None, "made later, with an old number: another server"
     assert order.feed(message(1, b"no msgpack")) is None
     assert order.feed([b"x"]) is None
@@ -163,7 +156,7 @@ def test_an_eviction_looks_at_what_goes_and_not_at_all_that_stands_before_it() -
     blocks._blocks, blocks._after = Counting(blocks._blocks), Counting(blocks._after)
     Counting.looked = 0
     blocks.take([BlockRemoved(range(many - 1, many - 501, -1))])
-    assert blocks.news() == CacheUpdate(((1, 4 * (many - 500)),))
+    assert blocks.news() == (((1, 4 * (many - 500)),), False)
     assert Counting.looked <= 5 * 500
     Counting.looked = 0
     blocks.take([BlockRemoved([0])])
@@ -171,7 +164,7 @@ def test_an_eviction_looks_at_what_goes_and_not_at_all_that_stands_before_it() -
     Counting.looked = 0
     blocks.take([BlockRemoved([each]) for each in range(1, 1_001)])
     assert Counting.looked <= 5 * 1_000
-    assert blocks.news() == CacheUpdate(((1, 0),))
+    assert blocks.news() == (((1, 0),), False)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=60))

@@ -72,7 +72,7 @@ class _Cache:
 class PrefixIndex:
     """A radix tree of contexts, as bytes, with the workers that hold each piece.
 
-    It records what was sent where (`record_sent`) and its outcome (`ended`, `record_eviction`). The cache size bounds
+    It records what was sent where (`record_sent`) and its outcome (`ended`). The cache size bounds
     each worker's part. The least recently used piece is evicted first, the end of a context before its start, as in
     vLLM. Contexts of different roots (model, salt) share nothing.
 
@@ -155,10 +155,6 @@ class PrefixIndex:
         self._trim(cache)
         return had
 
-    def is_reported(self, worker: str, attempt: int) -> bool:
-        """Return whether a worker may report an attempt's context."""
-        return attempt in self._cache(worker).contexts
-
     def set_scale(self, worker: str, attempt: int, scale: float) -> None:
         """Set the bytes per token of an attempt's context."""
         cache = self._cache(worker)
@@ -220,13 +216,6 @@ class PrefixIndex:
             cache.order[_Node(bytes(0), None, -size)] = None
             cache.used += size
         self._trim(cache)
-
-    def record_eviction(self, worker: str, tokens: int) -> None:
-        """Record that a worker has dropped this number of tokens from its cache."""
-        cache = self._cache(worker)
-        goal = cache.used - tokens * cache.bytes_a_token
-        while cache.order and cache.used > goal:
-            self._drop(cache)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -334,38 +323,3 @@ def _common(edge: bytes, content: bytes, at: int) -> int:
         else:
             high = middle - 1
     return low
-
-
-_Edges = dict[Hashable, tuple[tuple[Hashable, ...], "_Edges"]]
-
-
-class PrefixTree:
-    """A radix tree of contexts (token ids or words). An edge holds the units up to the next branch."""
-
-    def __init__(self) -> None:
-        self._root: _Edges = {}
-        self.size: int = 0
-        """Number of stored units."""
-
-    def add(self, units: Iterable[Hashable]) -> int:
-        """Enter a context and return the number of units at its end that no earlier context has.
-
-        >>> tree = PrefixTree()
-        >>> tree.add("solve: 1"), tree.add("solve: 2")
-        (8, 1)
-        """
-        rest, node = tuple(units), self._root
-        while rest:
-            there = node.get(rest[0])
-            if there is None:
-                node[rest[0]] = (rest, {})
-                self.size += len(rest)
-                return len(rest)
-            edge, below = there
-            same = len(edge)
-            if rest[:same] != edge:
-                same = next(i for i, unit in enumerate(edge) if i >= len(rest) or rest[i] != unit)
-                below = {edge[same]: (edge[same:], below)}
-                node[rest[0]] = (edge[:same], below)
-            rest, node = rest[same:], below
-        return 0

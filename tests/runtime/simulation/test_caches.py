@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, strategies as st
 from plait.core.events import Action, Dispatch, Event, Progressed
 from plait.core.ops import Join, ModelCall, Text
 from plait.core.plan import Plan, Step
-from plait.core.prefix_index import PrefixTree
+from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from plait.core.request import Request, Retries
 from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
@@ -70,11 +71,12 @@ def test_a_cache_without_end_finds_the_longest_common_prefix_in_blocks(contexts:
 
 
 @given(SEQUENCES)
-def test_a_trie_counts_the_tokens_that_no_earlier_context_begins_with(contexts: list[list[int]]) -> None:
-    trie, seen = PrefixTree(), set[tuple[int, ...]]()
+def test_an_index_counts_the_tokens_that_no_earlier_context_begins_with(contexts: list[list[int]]) -> None:
+    index, seen = PrefixIndex(), set[tuple[int, ...]]()
     for context in contexts:
         prefixes = {tuple(context[: i + 1]) for i in range(len(context))}
-        assert trie.add(context) == len(prefixes - seen)
+        had = index.record_sent("all", None, array("i", context).tobytes()) // BYTES_A_TOKEN
+        assert len(context) - had == len(prefixes - seen)
         seen |= prefixes
 
 

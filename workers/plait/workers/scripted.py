@@ -11,6 +11,8 @@ import itertools
 import math
 import re
 import runpy
+import zlib
+from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -22,7 +24,7 @@ from plait.core.events import Job
 from plait.core.interfaces import Progress, Worker
 from plait.core.messages import explain, first_of_each, json_path
 from plait.core.ops import Kind, ModelCall, Text
-from plait.core.prefix_index import PrefixTree
+from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from plait.core.result import Failure, Result, Usage, as_failure
 from plait.core.sampling import Sampling
 from plait.core.values import Frozen
@@ -31,7 +33,7 @@ __all__ = ["Reply", "Script", "Scripted"]
 
 _WORD = re.compile(r"\s*\S+|\s+")
 _MOST_WORDS = 50_000
-"""The prefix cache starts afresh when it holds this many: some 10 MiB."""
+"""Size of the prefix cache: a test may run for hours, and an engine's cache is no larger than its memory either."""
 
 
 class Reply(Frozen):
@@ -143,13 +145,19 @@ class Scripted(Worker):
         """Since it was made: requests, tokens generated (cancelled ones too), prompt tokens, cached ones among them."""
         self._patterns = [_compiled(reply.when or "") for reply in self.script.replies]
         self._left = [reply.times for reply in self.script.replies]
-        self._cache = PrefixTree()
+        self._cache = PrefixIndex()
+        self._cache.limit(name, _MOST_WORDS)
         self._live: dict[int, _Live] = {}
         self._closed = asyncio.Event()
 
     async def start(self) -> None:
         """Nothing to load."""
         self._closed = asyncio.Event()
+
+    def _read(self, words: Sequence[str]) -> int:
+        """Enter a context into the prefix cache and return the number of words that were cached."""
+        content = array("I", (zlib.crc32(word.encode(errors="replace")) for word in words)).tobytes()
+        return self._cache.record_sent(self.name, None, content) // BYTES_A_TOKEN
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Stream the reply to one prompt, then its result."""
@@ -159,10 +167,7 @@ class Scripted(Worker):
             return
         think, prompt, reply = prepared
         words = words_of(prompt)
-        # A test may run for hours; an engine's cache is no larger than its memory either.
-        if self._cache.size > _MOST_WORDS:
-            self._cache = PrefixTree()
-        cached = len(words) - self._cache.add(words)
+        cached = self._read(words)
         self.counts["requests"] += 1
         self.counts["prompt"] += len(words)
         self.counts["cached"] += cached
@@ -186,7 +191,7 @@ class Scripted(Worker):
             if self._live.get(job.attempt) is live:
                 del self._live[job.attempt]
         text = "".join(tokens[:done])
-        self._cache.add(words_of(prompt + text))
+        self._read(words_of(prompt + text))
         complete = done == len(tokens) and done > 0
         finish = "cancelled" if live.stopped and not complete else cut or reply.finish
         if finish == "error":

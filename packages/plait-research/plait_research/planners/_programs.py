@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from plait.core.errors import PlannerError
-from plait.core.programs import Cell, harness, wrap_main
+from plait.core.flow import Context, StepFailed
+from plait.core.interfaces import PlanningContext
+from plait.core.languages import find_language
+from plait.core.programs import Cell, harness, read_outputs, wrap_main
+from plait.core.step_handles import CallHandle
 from plait.core.task import Task
+
+from ._compiled import RUN_PROGRAM, read_cells
 
 RUN_PYTHON = "run_python"
 """The tool of a sandbox that runs programs."""
@@ -24,6 +30,57 @@ def read_problem(task: Task, planner: str) -> tuple[str, list[tuple[list[JsonVal
     if not isinstance(entry, str):
         raise PlannerError(f'{planner} needs a task that names a function: task="code"')
     return entry, [(list(case.args), case.want) for case in public]
+
+
+def read_language(task: Task) -> str:
+    """Return the language of the programs that a task asks for."""
+    return str(getattr(task, "language", "python"))
+
+
+def need_runner(brief: PlanningContext, planner: str, other: str = "") -> None:
+    """Raise `PlannerError` unless a tool runs programs in the language of the task; `other` names one in its place."""
+    language, tools = read_language(brief.task), {spec.name for spec in brief.tools}
+    name, give = (RUN_PYTHON, "") if language == "python" else (RUN_PROGRAM, repr(language))
+    if not tools & {name, other}:
+        own = f", or your own tool {other!r}" if other else ""
+        raise PlannerError(f"{planner} runs programs with the tool {name!r}: give tools=Sandbox().tools({give}){own}")
+
+
+def put_fence(template: str, task: Task) -> str:
+    """Return a template with the language of the task in its code fences."""
+    language = read_language(task)
+    return template if language == "python" else template.replace("```python", f"```{find_language(language).fence}")
+
+
+def begin_run(ctx: Context, program: str, entry: str, inputs: Sequence[list[JsonValue]]) -> tuple[str, CallHandle]:
+    """Call the tool that runs a program on inputs; return a key and the call, for `finish_run`."""
+    key, language = f"{ctx.random.random():.17f}", read_language(ctx.brief.task)
+    if language == "python":
+        return key, ctx.call(RUN_PYTHON, code=harness(program, entry, inputs, key))
+    return key, ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[str(args[0]) for args in inputs])
+
+
+async def finish_run(ctx: Context, program: str, count: int, begun: tuple[str, CallHandle]) -> list[Cell]:
+    """Return a cell for each input. Raises `PlannerError` where the sandbox lacks the compiler: no program can pass."""
+    language = read_language(ctx.brief.task)
+    try:
+        reply = await begun[1]
+    except StepFailed as error:
+        if language != "python":
+            raise PlannerError(error.failure.message) from None
+        return [("broken", error.failure.message)] * count
+    return read_outputs(reply, count, begun[0]) if language == "python" else read_cells(reply, program, language, count)
+
+
+async def find_fault(ctx: Context, program: str, text: str) -> str:
+    """Run the sanitizers that a task names on an input; return what the first one finds, or an empty text."""
+    language = read_language(ctx.brief.task)
+    for check in getattr(ctx.brief.task, "checks", ()):
+        call = ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[text], check=check)
+        ((kind, why),) = await finish_run(ctx, program, 1, ("", call))
+        if kind != "value":
+            return f"The check {check!r} finds: {why or 'it did not end'}."
+    return ""
 
 
 def render_cell(cell: Cell) -> str:
@@ -83,6 +140,25 @@ def _plait_traced(args, most):
         sys.settrace(None)
     return lines
 """
+
+
+async def time_program(
+    ctx: Context, program: str, entry: str, inputs: Sequence[list[JsonValue]], repeats: int
+) -> list[float]:
+    """Return the seconds of `repeats` timed runs over all inputs; none if a run fails or changes its output."""
+    key, language = f"{ctx.random.random():.17f}", read_language(ctx.brief.task)
+    try:
+        if language == "python":
+            reply = await ctx.call(RUN_PYTHON, code=build_timer(program, entry, inputs, repeats, key))
+            ((_, times),) = read_outputs(reply, 1, key)
+        else:
+            texts: list[JsonValue] = [str(args[0]) for args in inputs]
+            reply = await ctx.call(RUN_PROGRAM, code=program, language=language, inputs=texts, repeats=repeats)
+            rows = reply.get("seconds") if isinstance(reply, dict) else None
+            times = [row[0] for row in rows if isinstance(row, list)] if isinstance(rows, list) else None
+    except StepFailed:
+        return []
+    return [float(seconds) for seconds in times if isinstance(seconds, int | float)] if isinstance(times, list) else []
 
 
 def build_timer(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repeats: int, key: str) -> str:

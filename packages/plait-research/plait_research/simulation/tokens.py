@@ -6,11 +6,12 @@ tokens. Generated tokens are all different.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from plait.core.ops import ModelCall, Text, Tokens
-from plait.core.prefix_index import PrefixTree
+from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from plait.core.result import Result
 
 from .latency import CHARACTERS_A_TOKEN, Host, RunningJob
@@ -25,7 +26,8 @@ class SimTokens:
         self.unique: int = 0
         """Number of computed tokens that no cache could have saved."""
         self._caches = {host.name: PrefixCache(host.cache_tokens, host.block) for host in hosts if host.cache_tokens}
-        self._contexts = PrefixTree()
+        self._contexts = PrefixIndex()
+        self._contexts.limit("all", 1 << 40)
         self._last = 0
         self._pieces: dict[str, int] = {}
         self._fates: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -50,7 +52,7 @@ class SimTokens:
             cached = cache.cached(running.prompt)
             cache.add(running.prompt)
             self.computed += len(running.prompt) - cached
-            self.unique += self._contexts.add(own)
+            self.unique += len(own) - self._enter(own)
         left = max(0, outcome.usage.completion - running.given)
         usage = outcome.usage.model_copy(update={"prompt": len(running.prompt), "cached": cached, "completion": left})
         running.outcome = outcome.model_copy(update={"prompt_ids": own, "token_ids": ids, "usage": usage})
@@ -67,7 +69,7 @@ class SimTokens:
         if cache is not None and running.prompt:
             context = running.prompt + running.ids[running.given : running.given + tokens]
             cache.add(context)
-            self._contexts.add(context)
+            self._enter(context)
 
     def over(self, step: str, tries: int) -> None:
         """Drop the ids of an ended step's tries: no attempt will continue them."""
@@ -92,6 +94,10 @@ class SimTokens:
                     known = self._pieces.get(piece)
                     ids.append(known if known is not None else self._pieces.setdefault(piece, self._fresh(1)[0]))
         return ids
+
+    def _enter(self, ids: Sequence[int]) -> int:
+        """Enter a context and return the number of tokens at its start that some earlier context begins with."""
+        return self._contexts.record_sent("all", None, array("i", ids).tobytes()) // BYTES_A_TOKEN
 
     def _fresh(self, count: int) -> tuple[int, ...]:
         self._last += count

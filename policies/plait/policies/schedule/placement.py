@@ -4,7 +4,6 @@ of a fan-out; `hedge`, a second attempt of a straggler from its tokens so far.""
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -14,14 +13,11 @@ from pydantic import Field
 from plait.core.events import Event
 from plait.core.interfaces import Defer, Hedge, Pin, Policy, ReviewAt
 from plait.core.lengths import quantile
+from plait.core.placement import choose_by_hash, choose_holder, is_overloaded
 from plait.core.plan import template
 from plait.core.view import AttemptEnd, StepView, View, WorkerView
 
 __all__ = ["Affinity", "Gang", "HedgeStragglers"]
-
-
-_AS_GOOD = 0.9
-"""Share of the best worker's cached tokens from which a less loaded worker counts as equally good."""
 
 
 class Affinity(Policy):
@@ -83,12 +79,8 @@ class Affinity(Policy):
             return None
         idlest = view.idlest(step)
         least = idlest.running if idlest is not None else 0
-        slack = self.slack
-        if slack is None:
-            # All runs use a header that another run has left, so it is replicated sooner.
-            slack = min(32, 3 * wanted.slots // 4 if of_run else -(-wanted.slots // 4))
         # Another prefill elsewhere takes less time than waiting here; the context is then cached there too.
-        if wanted.running > self.overload * least + slack:
+        if is_overloaded(wanted.running, least, wanted.slots, self.overload, self.slack, shared=not of_run):
             return None
         if wanted.takes(step):
             return Pin(wanted.name, f"{wanted.name} has its context cached")
@@ -108,34 +100,20 @@ class Affinity(Policy):
         if step.home is not None:
             return view.worker(step.home), True
         sent = step.siblings.sent
-        most = max(cached.values(), default=0)
-        if most >= max(self.cached_tokens, step.prompt_tokens / 2):
-            holders = (view.worker(name) for name, tokens in cached.items() if tokens >= _AS_GOOD * most)
-            there = [worker for worker in holders if worker is not None and worker.could_take(step)]
-            if there:
-                best = min(there, key=lambda worker: (worker.running, worker.name))
-                return best, best.name in sent
+
+        def load(name: str) -> int | None:
+            worker = view.worker(name)
+            return worker.running if worker is not None and worker.could_take(step) else None
+
+        holder = choose_holder(cached, step.prompt_tokens, self.cached_tokens, load)
+        if holder is not None:
+            return view.worker(holder), holder in sent
         name = max(sent, key=lambda worker: sent[worker], default=None)
-        if name is None and self.agree:
-            return _rendezvous_worker(step, view), False
+        if name is None and self.agree and step.beginning is not None:
+            able = (worker.name for worker in view.workers if worker.up and worker.could_take(step))
+            name = choose_by_hash(able, step.beginning)
+            return (view.worker(name) if name is not None else None), False
         return (view.worker(name) if name is not None else None), True
-
-
-def _rendezvous_worker(step: StepView, view: View) -> WorkerView | None:
-    """Return the worker for the beginning of a prompt by rendezvous hashing: the largest hash of the pair wins. A
-    worker that joins or leaves moves only its own prompts."""
-    if (beginning := step.beginning) is None:
-        return None
-    able = [worker for worker in view.workers if worker.up and worker.could_take(step)]
-    return max(able, key=lambda worker: (_hash_draw(worker.name, beginning), worker.name), default=None)
-
-
-def _hash_draw(name: str, beginning: int) -> int:
-    """Return a hash of a number (the finaliser of MurmurHash3)."""
-    mixed = zlib.crc32(name.encode()) ^ beginning
-    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    return mixed ^ mixed >> 16
 
 
 # Policy `gang`: spread the siblings of a fan-out over the number of workers that finishes them soonest.

@@ -15,11 +15,22 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
-from plait.core.programs import Cell, harness, has_returned, read_outputs
+from plait.core.programs import Cell, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs
 
-from .._programs import RUN_PYTHON, build_tracer, read_problem, render_cell
+from .._programs import (
+    RUN_PYTHON,
+    begin_run,
+    build_tracer,
+    find_fault,
+    finish_run,
+    need_runner,
+    put_fence,
+    read_language,
+    read_problem,
+    render_cell,
+)
 from .programs import (
     INPUTS,
     Candidate,
@@ -77,14 +88,17 @@ class CodeSearch(Flow):
     input on which the two differ. It then sees both outputs in both orders, and a verdict counts if it is the same
     twice.
 
-    Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. Defaults:
-    8 samples, 1 repair, 8 tests, 3 pairs.
+    Needs the task `code` (or `humaneval`) and the tool `run_python` of a sandbox: `tools=Sandbox().tools()`. In a
+    compiled language (task `programs`) it needs `run_program`: there a repair is asked for the line that the compiler
+    blames first (SPoC, arXiv 1906.04908) or a sanitizer names, and what a sanitizer faults passes nothing. Defaults: 8
+    samples, 1 repair, 8 tests, 3 pairs.
     """
 
     fidelity = Fidelity(
         "variant",
         "the model writes a case with what it wants, not an input alone, but with `criterion=judged`",
         paper="2502.14382",
+        oracles=("spoc-errors",),
     )
 
     answer: Annotated[CallConfig, Uses()] = Field(
@@ -125,8 +139,7 @@ class CodeSearch(Flow):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Write, run, repair, test and choose."""
         entry, public = read_problem(ctx.brief.task, "code-search")
-        if RUN_PYTHON not in {spec.name for spec in ctx.brief.tools}:
-            raise PlannerError(f"code-search runs programs with the tool {RUN_PYTHON!r}: give tools=Sandbox().tools()")
+        need_runner(ctx.brief, "code-search")
         return await Searching(self, ctx, question, entry, public).answer()
 
 
@@ -142,6 +155,7 @@ class Searching:
         public: list[Test],
     ) -> None:
         self._options, self._ctx, self._question, self._entry, self._public = options, ctx, question, entry, public
+        self._compiled = read_language(ctx.brief.task) != "python"
         self._candidates: dict[str, Candidate] = {}
         self.evidence: list[tuple[Candidate, Evidence]] = []
         """What spoke for each program among which the choice was."""
@@ -227,10 +241,10 @@ class Searching:
                 failure = await self._failure(candidate)
                 if not failure:
                     return
-                if options.trace_guided and repair < options.repairs:
+                if options.trace_guided and not self._compiled and repair < options.repairs:
                     failure += await self._trace(candidate)
             if repair < options.repairs:
-                pieces = options.repair.parts(REPAIR, failure=failure)
+                pieces = options.repair.parts(put_fence(REPAIR, ctx.brief.task), failure=failure)
                 line = line.think(pieces, options.repair, **self._call_options(f"repair-{number}.{repair + 1}"))
 
     def _call_options(self, name: str) -> TrajectoryOptions:
@@ -259,6 +273,11 @@ class Searching:
             elif not first:
                 call = f"{self._entry}({', '.join(map(json.dumps, args))})"
                 first = f"{call} gave {render_cell(cell)}, and should give {json.dumps(want)}."
+                if cell[0] == "broken" and self._compiled:
+                    first = f"{cell[1]}. Correct that line."
+        if not first and self._public:
+            first = await find_fault(self._ctx, candidate.program, str(self._public[0][0][0]))
+            candidate.passed *= not first  # what a sanitizer faults passes nothing
         return first
 
     async def _trace(self, candidate: Candidate) -> str:
@@ -282,17 +301,9 @@ class Searching:
         if new:
             known = json.dumps([candidate.program, new])
             if known not in self._runs:
-                key = f"{self._ctx.random.random():.17f}"
-                code = harness(candidate.program, self._entry, new, key)
-                self._runs[known] = (key, self._ctx.call(RUN_PYTHON, code=code))
-            key, made = self._runs[known]
-            try:
-                reply = await made
-            except StepFailed:
-                reply = None  # a program that cannot be run is a failed candidate
-            candidate.cells |= dict(
-                zip((json.dumps(row) for row in new), read_outputs(reply, len(new), key), strict=True)
-            )
+                self._runs[known] = begin_run(self._ctx, candidate.program, self._entry, new)
+            cells = await finish_run(self._ctx, candidate.program, len(new), self._runs[known])
+            candidate.cells |= dict(zip((json.dumps(row) for row in new), cells, strict=True))
         return [candidate.cells[key] for key in keys]
 
     async def _matrix(self, pool: Sequence[Candidate], inputs: Sequence[list[JsonValue]]) -> None:

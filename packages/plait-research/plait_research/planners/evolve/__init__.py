@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from plait.core.declarations import Fidelity
-from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context
 
-from .._programs import RUN_PYTHON, read_problem
+from .._programs import need_runner, read_problem
 from .islands import EVALUATE, Evolution, EvolveOptions
 
 __all__ = ["Evolve"]
@@ -32,8 +31,9 @@ class Evolve(EvolveOptions):
     After OpenEvolve and ParEVO (arXiv 2603.02510) and the line histories of EvoTrace. Differs: programs below full
     correctness have a slope, islands exchange programs, and the search never sees the tests that grade: public cases
     score, hidden ones belong to the grader (`plait eval code`). Needs the task `code`, and the tool `run_python` or
-    `evaluate`. Programs move when all islands have made a generation, so results do not depend on which island was
-    faster (measured times apart). Defaults: 4 islands, 8 generations each, 5 timed runs.
+    `evaluate`; in a compiled language (task `programs`) `run_program`: there the time is wall-clock time, and a program
+    that a sanitizer of the task faults fails. Programs move when all islands have made a generation, so results do not
+    depend on which island was faster (measured times apart). Defaults: 4 islands, 8 generations each, 5 timed runs.
     """
 
     fidelity = Fidelity("idea", paper="2603.02510")
@@ -41,10 +41,6 @@ class Evolve(EvolveOptions):
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Let the islands grow, and return the best program."""
         entry, public = read_problem(ctx.brief.task, "evolve")
-        tools = {spec.name for spec in ctx.brief.tools}
-        if not tools & {RUN_PYTHON, EVALUATE}:
-            raise PlannerError(
-                f"evolve runs programs with the tool {RUN_PYTHON!r} (give tools=Sandbox().tools()) or has them judged "
-                f"by your own tool {EVALUATE!r}"
-            )
-        return await Evolution(self, ctx, question, entry, public, EVALUATE in tools).answer()
+        need_runner(ctx.brief, "evolve", EVALUATE)
+        judged = EVALUATE in {spec.name for spec in ctx.brief.tools}
+        return await Evolution(self, ctx, question, entry, public, judged).answer()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean, median
 from typing import Annotated
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from plait.core.call_config import CallConfig, Uses
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed
 from plait.core.planning import derive
-from plait.core.programs import harness, has_returned, read_outputs
+from plait.core.programs import has_returned
 from plait.core.step_handles import Promise
 from plait.core.vocabulary import Count, MaxPromptItems, N, Rounds
 
-from .._programs import RUN_PYTHON, Cases, build_timer, render_cell
+from .._programs import Cases, begin_run, find_fault, finish_run, put_fence, render_cell, time_program
 
 __all__ = ["EvolveOptions"]
 
@@ -122,6 +123,7 @@ class Grid:
 
 
 PARENT = "\n\nImprove this program:\n\n```python\n{program}\n```\n{verdict}\n"
+OTHER = "\n```python\n{}\n```\n{}\n"
 OTHERS = "\nOther programs, with what became of them:\n"
 GONE = "\nThese lines were tried before and taken out:\n{lines}\n"
 ASK = """{question}{others}{parent}{gone}
@@ -154,6 +156,7 @@ class Evolution:
         self.islands = [Grid() for _ in range(options.n)]
         self._known: dict[str, Promise[Member]] = {}
         """Each program runs once, no matter which branch wrote it."""
+        self._fence = partial(put_fence, task=ctx.brief.task)
         self._gone: dict[str, None] = {}
         """Lines that a child left out of its parent."""
         self._timing: Promise[None] | None = None
@@ -216,7 +219,7 @@ class Evolution:
             if old not in program:
                 return text
             program = program.replace(old, new, 1)
-        return f"```python\n{program}\n```" if blocks else text
+        return self._fence(f"```python\n{program}\n```") if blocks else text
 
     def _migrate(self) -> None:
         """Send the best of each island to the next one."""
@@ -241,13 +244,13 @@ class Evolution:
             best = most * 3 // 5  # the others are drawn of all cells, so that what is shown differs
             shown_others, rest = others[:best], others[best:]
             shown_others += self._ctx.random.sample(rest, min(most - best, len(rest)))
-            told = "".join(f"\n```python\n{other.program}\n```\n{_verdict(other)}\n" for other in shown_others)
+            told = "".join(OTHER.format(other.program, _verdict(other)) for other in shown_others)
             gone = [line for line in self._gone if line not in parent.program][-_SHOWN_LINES:]
             pieces = options.answer.parts(
-                ASK,
+                self._fence(ASK),
                 question=self._question,
-                others=OTHERS + told if told else "",
-                parent=PARENT.replace("{verdict}", _verdict(parent)).replace("{program}", parent.program),
+                others=self._fence(OTHERS + told) if told else "",
+                parent=self._fence(PARENT).replace("{verdict}", _verdict(parent)).replace("{program}", parent.program),
                 gone=GONE.replace("{lines}", "\n".join(gone)) if gone else "",
             )
         seed = derive(self._ctx.brief.request.seed, "evolve", name)
@@ -297,20 +300,21 @@ class Evolution:
     async def _run(self, program: str) -> Member:
         if self._judged:
             return await self._evaluate(program)
-        inputs = [args for args, _ in self._public]
-        reply, key = await self._run_harness(lambda key: harness(program, self._entry, inputs, key))
-        cells = read_outputs(reply, len(self._public), key)
+        ctx, inputs, cases = self._ctx, [args for args, _ in self._public], len(self._public)
+        cells = await finish_run(ctx, program, cases, begin_run(ctx, program, self._entry, inputs))
         failing = tuple(i for i, (_, want) in enumerate(self._public) if not has_returned(cells[i], want))
-        runs = reply is not None and not any(kind == "broken" for kind, _ in cells)
-        failure = ""
-        if failing:
+        runs = not any(kind == "broken" for kind, _ in cells)
+        failure = "" if failing or not inputs else await find_fault(ctx, program, str(inputs[0][0]))
+        if failure:
+            failing = (cases,)
+        elif failing:
             args, want = self._public[failing[0]]
             call = f"{self._entry}({', '.join(map(json.dumps, args))})"
             failure = f"{call} gave {render_cell(cells[failing[0]])}, and should give {json.dumps(want)}."
         seconds, mad = (
             (None, 0.0) if failing or not runs or not self._options.repeats else await self._time_program(program)
         )
-        return Member(program, runs, failing, len(self._public), failure, seconds, mad)
+        return Member(program, runs, failing, cases + (cases in failing), failure, seconds, mad)
 
     async def _time_program(self, program: str) -> tuple[float | None, float]:
         """Time a program, one at a time, so that they do not take each other's cores."""
@@ -319,24 +323,11 @@ class Evolution:
         mine = self._timing = Promise[None](self._ctx.host)
         try:
             inputs = [args for args, _ in self._public]
-            reply, key = await self._run_harness(
-                lambda key: build_timer(program, self._entry, inputs, self._options.repeats, key)
-            )
+            measured = await time_program(self._ctx, program, self._entry, inputs, self._options.repeats)
         finally:
             self._timing = None
             mine.settle()
-        ((kind, times),) = read_outputs(reply, 1, key)
-        if kind != "value" or not isinstance(times, list):
-            return None, 0.0
-        measured = [float(seconds) for seconds in times if isinstance(seconds, int | float)]
         return median_and_deviation(measured) if measured else (None, 0.0)
-
-    async def _run_harness(self, code: Callable[[str], str]) -> tuple[JsonValue, str]:
-        key = f"{self._ctx.random.random():.17f}"
-        try:
-            return await self._ctx.call(RUN_PYTHON, code=code(key)), key
-        except StepFailed:
-            return None, key  # a program that cannot be run is a failed one
 
 
 def _score(metrics: Mapping[str, float]) -> float:

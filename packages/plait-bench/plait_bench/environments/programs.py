@@ -1,0 +1,69 @@
+"""Environment `programs`: compiles programs, and grades them by hidden cases or published tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from plait.core.errors import ToolError
+from plait.core.programs import normalise_output
+from plait.core.tools.tool import Tool
+from plait.workers.tools.environments.code import CodeEnvironment
+from plait.workers.tools.sandbox.compiled import run_compiled
+
+__all__ = ["ProgramsEnvironment"]
+
+_MAIN = re.compile(r"\bint\s+main\s*\([^)]*\)\s*\{")
+_ANSWER = re.compile(r'^#include "generated-code\.hpp".*$', re.MULTILINE)
+
+
+class ProgramsEnvironment(CodeEnvironment):
+    """`run_program` for the planner; a program is right if it writes what every hidden case wants and no sanitizer of
+    the problem finds anything.
+
+    What is wanted is `[{"stdin": text, "stdout": text}, …]`, or `{"tests": text}` with a `main` of its own that must
+    reach its end. With `"passed": "Validation: PASS"` that `main` must write this line. Tests stand behind the program,
+    or around it where they include `generated-code.hpp`.
+    """
+
+    def tools(self) -> Sequence[Tool[..., Any]]:
+        """Return the tools of the sandbox."""
+        return self._sandbox.tools(json.loads(self.text)["language"])
+
+    async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
+        """Run a program on the hidden cases or tests. Raises `ToolError` where the sandbox or a compiler is missing."""
+        match wanted:
+            case {"tests": str(tests), **rest}:
+                return isinstance(answer, str) and await self._test(answer, tests, str(rest.get("passed", "")))
+            case [*cases] if cases and all(isinstance(case, dict) and "stdout" in case for case in cases):
+                given: list[dict[str, Any]] = [case for case in cases if isinstance(case, dict)]
+            case _:
+                raise ToolError('write what a program must do as [{"stdin": "2", "stdout": "4"}] or {"tests": "…"}')
+        wants = [normalise_output(str(case["stdout"])) for case in given]
+        for check in ("", *json.loads(self.text).get("checks", ())):
+            inputs = [str(case.get("stdin", "")) for case in given]
+            if not isinstance(answer, str) or await self._outputs(answer, inputs, check) != wants:
+                return False
+        return True
+
+    async def _test(self, program: str, tests: str, passed: str) -> bool:
+        """Return whether a program passes tests: they then write a random text, which the program cannot know."""
+        key = f"Passed{secrets.token_hex(8)}"
+        label = passed.partition(":")[0]
+        ended = f'\\g<0> struct {key} {{ ~{key}() {{ printf("{key}"); }} }} reached;'
+        tests = tests.replace(label, key) if label else f"#include <cstdio>\n{_MAIN.sub(ended, tests)}"
+        whole = _ANSWER.sub(lambda _: program, tests) if _ANSWER.search(tests) else f"{program}\n{tests}"
+        return any(
+            (passed.replace(label, key, 1) if label else key) in text for text in await self._outputs(whole, [""])
+        )
+
+    async def _outputs(self, program: str, inputs: list[str], check: str = "") -> list[str]:
+        """Return the outputs of the runs that ended with exit code 0."""
+        language, limits = json.loads(self.text)["language"], self._sandbox.limits
+        done = await run_compiled(self._sandbox.run, [program], language, inputs, limits, check=check)
+        return [normalise_output(outcome["stdout"]) for outcome in done["outcomes"] if outcome["code"] == 0]

@@ -1,0 +1,1 @@
+../../../workers/plait/workers/_shared/kv_blocks.py

@@ -1,0 +1,1 @@
+../../../orchestrator/plait/core/placement.py

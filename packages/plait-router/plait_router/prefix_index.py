@@ -1,0 +1,1 @@
+../../../orchestrator/plait/core/prefix_index.py
