@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plait.apps.common.intervals import bootstrap, paired_difference, wilson
 
 __all__ = [
-    "Estimate", "Values", "difference", "discordant", "holm", "mcnemar", "mean", "p_value", "pass_at", "ratio",
+    "Estimate", "Values", "auroc", "difference", "discordant", "holm", "mcnemar", "mean", "p_value", "pass_at", "ratio",
     "saving", "share", "share_text", "smallest_difference", "verdict", "wins_and_losses",
 ]  # fmt: skip
 
@@ -211,3 +211,27 @@ def pass_at(n: int, right: int, k: int) -> float:
     if not 0 < k <= n:
         raise ValueError(f"{k} samples cannot be drawn from {n}")
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
+
+
+def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
+    """Return the area under a judge's ROC curve: the probability that a pair with equal answers scores higher than a
+    pair with different answers. Equal scores count half (Mann and Whitney, 1947).
+
+    `scores[i]` is the judge's score of the i-th pair of traces; `same[i]` is true if both gave the same answer. Time is
+    O(n log n). Raises `ValueError` if all pairs are of one kind, since the area is then undefined.
+    """
+    positive = sum(same)
+    negative = len(same) - positive
+    if len(scores) != len(same) or not positive or not negative:
+        raise ValueError(f"{positive} pairs with the same answer and {negative} without: both kinds are needed")
+    order = sorted(range(len(scores)), key=lambda i: scores[i])
+    ranks = 0.0
+    start = 0
+    while start < len(order):
+        end = start
+        while end < len(order) and scores[order[end]] == scores[order[start]]:
+            end += 1
+        middle = (start + 1 + end) / 2.0  # mean of the ranks start+1..end
+        ranks += middle * sum(same[i] for i in order[start:end])
+        start = end
+    return (ranks - positive * (positive + 1) / 2.0) / (positive * negative)

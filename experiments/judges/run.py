@@ -24,6 +24,7 @@ from plait.runtime.plugins.loader import Plugins
 from plait_bench.countdown import draw
 
 from .._tools.measure import Row
+from .._tools.statistics import auroc
 
 PROBLEMS, SAMPLES, SEED = 60, 16, 7
 STEPS = (3, 10, 25)
@@ -111,7 +112,6 @@ def judges(steps: int, embed: Any) -> dict[str, Callable[[Pair], float]]:
 
 def table(puzzles: Sequence[Puzzle]) -> list[Row]:
     """Return the AUROC of each judge after this number of steps."""
-    auroc: Any = importlib.import_module("plait.policies._similarity").auroc
     embedder: Any = importlib.import_module("plait.workers.tools.embed").embedder
     embed = embedder(str(MODEL)).fn
     rows: list[Row] = []

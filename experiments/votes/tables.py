@@ -11,7 +11,7 @@ import numpy as np
 
 from .._tools.base import Findings, Record, Records, Table
 from .._tools.plots import Series, lines
-from .._tools.statistics import Estimate, difference, mean, saving
+from .._tools.statistics import Estimate, auroc, difference, mean, saving
 from .replay import Outcome
 from .rules import CERTAINTY, GRID, MERGES, REPLAYED, RULES, SAMPLES, SIZES, TOKENS, Rule, in_flight
 
@@ -261,7 +261,7 @@ def judge(runs: Sequence[Record], found: Findings) -> None:
                 same.append(a["key"] == b["key"])
         if not any(same) or all(same):
             continue
-        area = similarity.auroc(scores, same)
+        area = auroc(scores, same)
         rows.append([str(steps), f"{len(same):,}", f"{100 * sum(same) / len(same):.0f} %", f"{area:.3f}"])
         found.figures.setdefault("judge", {})[str(steps)] = {"auroc": area, "pairs": len(same)}
     if rows:

@@ -9,8 +9,9 @@ from __future__ import annotations
 CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "plait-bench": {
         "command": ("demo",),
-        "environment": ("bash-sql", "bfcl", "humaneval", "reasoning-gym"),
-        "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "reasoning-gym", "sums", "tables"),
+        "environment": ("bash-sql", "bfcl", "data-lake", "humaneval", "programs", "reasoning-gym", "repository"),
+        "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "programs", "reasoning-gym", "sums",
+                 "tables"),
     },
     "plait-research": {
         "planner": (
@@ -28,9 +29,7 @@ CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "plait-router": {},
-    "plait-server": {
-        "command": ("mcp", "serve"),
-    },
+    "plait-server": {"command": ("mcp", "serve")},
 }  # fmt: skip
 """By distribution and kind: names of plugins, and words of commands."""
 

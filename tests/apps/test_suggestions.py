@@ -44,7 +44,7 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
 }
 LINES = {
     # command lines
-    "rnu x": "run", "runs shwo": "show", "learn strategis": "strategies",
+    "rnu x": "run", "runs shwo": "show", "learn efort": "effort",
     "doctor --quik": "--quick", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
     "run q --plannr single": "--planner", f"run q --set thinking=onn {SCRIPT}": "on", "plugins planer": "planner",
     "runs list --status don": "done", "runs export --format txt": "text", "runs view --format chrom": "chrome",

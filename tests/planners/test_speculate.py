@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from experiments.speculate.run import HOSTS, TARGET, TOKENS, faster, planner, ran
+from experiments.speculate.run import TARGET, faster, planner, ran
 from plait.core.call_config import CallConfig
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Text, ToolCall
@@ -79,29 +79,6 @@ def test_tokens_that_cost_more_are_spent_less() -> None:
     assert [each.answer for each in found] == [found[0].answer] * 3
     assert found[0].tokens > found[1].tokens > found[2].tokens
     assert found[0].seconds < found[2].seconds
-
-
-@pytest.mark.parametrize(("q", "k", "width", "threshold"), [(0.5, 2, 2, 1.0), (0.5, 4, 3, 1.0), (0.5, 2, 3, 0.1)])
-def test_branches_of_a_draft_foresee_what_any_of_them_does(q: float, k: int, width: int, threshold: float) -> None:
-    """Each draft agrees with probability q: of `width` one does with 1 - (1 - q)^width, and the closed form holds with
-    that. Where a draft is right more often than `threshold` there is one alone."""
-    steps, asked = 250, list[str]()
-
-    def outcome(job: Job, _: Random) -> Result:
-        assert isinstance(job.op, ModelCall)
-        number, end = job.op.begin.count("\n"), ""
-        asked.append(str(job.op.model))
-        if job.op.model == "small" and Random(job.step).random() > q:
-            end = f", or {job.step}"
-        end += "" if number + 1 == steps else "\n"
-        return Result(value=f"step {number}{end}", usage=Usage(completion=TOKENS), finish="stop")
-
-    made = planner(k, steps=steps).model_copy(update={"width": width, "threshold": threshold})
-    report = simulate(Request(text="Go."), planner=made, hosts=HOSTS, outcome=outcome)
-    assert report.result is not None and report.result.text.split("\n") == [f"step {n}" for n in range(steps)]
-    foreseen = 1 - (1 - q) ** (width if threshold == 1 else 1)
-    assert steps * TARGET / report.makespan == pytest.approx(faster(foreseen, k), rel=0.06)
-    assert asked.count("small") >= (width if threshold == 1 else 1) * steps * 0.6 / k
 
 
 # -- what comes out ----------------------------------------------------------------------------------------------------

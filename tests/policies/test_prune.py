@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 
+from experiments._tools.statistics import auroc
 from plait.core.addresses import allow
 from plait.core.errors import PluginError
 from plait.core.ops import Plugin
 from plait.core.states import State
-from plait.policies._similarity import auroc, cluster, cosine, counts_cosine, grams, jaccard
+from plait.policies._similarity import cluster, cosine, counts_cosine, grams, jaccard
 from plait.runtime.plugins.loader import Plugins
 from tests.policies.bench import Bench
 from tests.policies.branches import confident

@@ -22,8 +22,10 @@ from .prefix_groups import prompt_tokens
 from .records import Attempt, Node, Run, WorkerState
 from .run_statistics import Habits, ProgramContext, ProgramRecord
 
-FIRST_GROWTH = 6
-"""Final size of a program's context in multiples of its first prompt, before any program has shown its growth."""
+FIRST_GROWTH = 5
+"""Expected growth of a program's context in multiples of its first prompt, before any program has shown its growth."""
+MAX_FIRST_GROWTH_TOKENS = 16_000
+"""Upper bound of that growth: turns and tool results add tokens, however long the first prompt is."""
 MAX_SESSIONS = 4_096
 """Sessions that are remembered; beyond that, the one that has been idle for longest is forgotten."""
 FIRST_GAP_S = 30.0
@@ -170,7 +172,8 @@ class WorkingSets:
             habits = program.habits if program.habits.allowed else learned
             if habits.allowed:
                 return max(0, round(habits.grown / habits.allowed * _ahead(node)))
-        limit = round(FIRST_GROWTH * program.first / SHARE)
+        growth = min(FIRST_GROWTH * program.first, MAX_FIRST_GROWTH_TOKENS)
+        limit = round((program.first + growth) / SHARE)
         return round(expected_tokens(limit, [tuple(learned.finals)], known=tokens, share=0.5))
 
     # -- programs ------------------------------------------------------------------------------------------------------

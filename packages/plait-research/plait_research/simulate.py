@@ -23,10 +23,10 @@ from plait.core.ops import Plugin
 from plait.core.request import Request
 
 from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
-from .simulation.latency import Host, LatencyModel, Throttle, WorkerFault
+from .simulation.latency import Host, LatencyModel, Throttle
 from .simulation.recorded_sessions import MAX_GAP_S, read_sessions, simulate_sessions
 from .simulation.simulator import SimReport, simulate as simulated, synthetic, varied, whole
-from .simulation.workload import WorkloadReport, at_rate, read_arrivals, simulate_workload
+from .simulation.workload import WorkloadReport, at_rate, simulate_workload
 
 _DEFAULT = ("fifo", "critical-path")
 _TRACE_DEFAULT = ("affinity", "affinity+working-set")
@@ -40,12 +40,10 @@ class SimulatedCluster(BaseModel):
     slots: int = Field(64, ge=1, description="Requests that an engine decodes together.")
     profile: Path | None = Field(None, description="Profile that `plait simulate calibrate` wrote.")
     decode_rate: float | None = Field(None, gt=0, description="Tokens per second of each request, at any batch size.")
-    call_seconds: float = Field(0.05, ge=0, description="Seconds of a tool call.")
     vary: float | None = Field(None, ge=0.01, le=1, description="Mean share of a step's token limit that is generated.")
     cache: int = Field(0, ge=0, description="Tokens in each engine's prefix cache.")
     block: int = Field(16, ge=1, description="Tokens in a block of it.")
     slow: float | None = Field(None, gt=0, le=1, description="Share of its speed that the last engine has.")
-    die: float | None = Field(None, ge=0, description="Seconds after which the first engine dies.")
 
 
 class SimulatedLoad(BaseModel):
@@ -54,8 +52,6 @@ class SimulatedLoad(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     runs: int | None = Field(None, ge=1, description="Number of runs that share the engines.")
     rate: float | None = Field(None, gt=0, description="Runs per second; all arrive at once by default.")
-    burstiness: float = Field(1.0, gt=0, description="1 for a Poisson process, below 1 for bursts, above for even.")
-    arrivals: Path | None = Field(None, description="File with arrival times in seconds.")
     within: float | None = Field(None, gt=0, description="Seconds for the count of runs that end in time.")
     calls: int | None = Field(None, ge=1, description="Number of calls per recorded session (--trace).")
     gap: float = Field(MAX_GAP_S, ge=0, description="Longest gap between recorded calls, in seconds (--trace).")
@@ -128,8 +124,6 @@ def simulate(
 def _check(variants: Sequence[str], engines: SimulatedCluster, is_planned_trace: bool) -> None:
     if is_planned_trace:
         raise UsageError("--trace has the calls to simulate: leave text, plan, planner, merge, n and tokens out")
-    if engines.die is not None and engines.engines == 1:
-        raise UsageError("the only engine would die and nothing would be left: give engines=2 or more with die")
     if len(set(variants)) != len(variants):
         raise UsageError("the same policy is given twice: `--policy` is repeated to compare different ones")
 
@@ -151,10 +145,11 @@ def _player(
         output.progress.print(f"note: {note}", markup=False)
     if trace is not None and (load.rate is not None or load.runs is not None):
         load = load.model_copy(update={"runs": len(sessions)})
-    recorded = trace is not None and load.rate is None and load.arrivals is None
+    recorded = trace is not None and load.rate is None
     times = [session.at for session in sessions] if recorded else _times(load, brief.request.seed)
-    options = _cluster(known, engines, tells_ids=times is None or engines.die is not None)
-    options |= {"confidence": synthetic(), "faults": _strikes(options["hosts"], engines), "seed": brief.request.seed}
+    options = _cluster(known, engines, tells_ids=times is None)
+    slow = [] if engines.slow is None else [Throttle(0.0, options["hosts"][-1].name, engines.slow)]
+    options |= {"confidence": synthetic(), "faults": slow, "seed": brief.request.seed}
     if times is None:
         return lambda request: simulated(request, tools=brief.tools, **options)
     options |= {"within": load.within or math.inf, "max_waiting": max_waiting}
@@ -173,7 +168,7 @@ def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bo
     rates |= {"cache_tokens": given.cache, "block": given.block, "tells_ids": tells_ids}
     return {
         "hosts": [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)],
-        "latency": (LatencyModel if known is None else known.latency)(call=given.call_seconds),
+        "latency": LatencyModel() if known is None else known.latency(),
         "outcome": lengths if given.vary is None else varied(given.vary),
     }
 
@@ -198,10 +193,6 @@ def _trust(profile: EngineProfile | None, slots: int) -> str:
 
 def _times(load: SimulatedLoad, seed: int) -> list[float] | None:
     """Return when runs arrive; `None` if only one is simulated."""
-    if load.arrivals is not None:
-        if load.rate is not None or load.burstiness != 1.0:
-            raise UsageError("the file of arrivals has the arrival times: leave rate and burstiness out of --load")
-        return read_arrivals(load.arrivals, load.runs)
     if load.runs is None:
         if load.rate is not None:
             raise UsageError(
@@ -209,16 +200,7 @@ def _times(load: SimulatedLoad, seed: int) -> list[float] | None:
                 "tokens per second of an engine are --cluster decode_rate=N"
             )
         return None
-    return at_rate(load.runs, load.rate, burstiness=load.burstiness, seed=seed)
-
-
-def _strikes(cluster: Sequence[Host], given: SimulatedCluster) -> list[WorkerFault | Throttle]:
-    strikes: list[WorkerFault | Throttle] = []
-    if given.slow is not None:
-        strikes.append(Throttle(0.0, cluster[-1].name, given.slow))
-    if given.die is not None:
-        strikes.append(WorkerFault(given.die, cluster[0].name))
-    return strikes
+    return at_rate(load.runs, load.rate, seed=seed)
 
 
 def _together(variant: str) -> tuple[Any, ...]:

@@ -1,16 +1,14 @@
-"""`plait simulate tune`: engines, slots, branches and policy for a workload, chosen by simulation and then measured."""
+"""`plait simulate tune`: engines, slots, branches and policy for a workload, chosen by simulation."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
-from time import perf_counter
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -26,11 +24,9 @@ from plait.core.interfaces import PlanningContext
 from plait.core.messages import pluralise
 from plait.core.ops import Plugin
 from plait.core.request import Request
-from plait.runtime.client.client import AsyncOrchestrator
-from plait.runtime.client.config import Config
 
 from .simulation.engine_profile import EngineProfile, load_engine, named_model, profile_file
-from .simulation.workload import Spread, WorkloadReport, at_rate, simulate_workload
+from .simulation.workload import WorkloadReport, at_rate, simulate_workload
 
 # Which of many configurations serves a workload best, found in virtual time by successive halving.
 #
@@ -155,7 +151,6 @@ def plain(tried: Trial, goal: Goal) -> Mapping[str, object]:
     }
 
 
-GoalName = Literal["p50", "p90", "p99", "mean", "runs-per-second", "in-time"]
 Several = Annotated[tuple[int, ...], BeforeValidator(lambda given: (given,) if isinstance(given, int) else given)]
 """One number, or a list of them."""
 
@@ -184,9 +179,8 @@ class TuneSearch(BaseModel):
     """How candidates are compared: the fields of `--search`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    goal: GoalName = Field("p99", description="Figure that is compared.")
+    goal: Goal = Field("p99", description="Figure that is compared.")
     seeds: int = Field(8, ge=1, le=64, description="Number of seeds for the last candidates.")
-    confirm: int = Field(0, ge=0, description="Number of runs that measure the top three on the engine.")
 
 
 @common_options
@@ -217,13 +211,13 @@ def tune(
     common: Common,
 ) -> None:
     """Choose engines, slots, policy and width for a workload: all are simulated, the better half again with more
-    seeds, and the last three can be measured.
+    seeds.
 
     Example: `plait simulate tune "Why?" --planner sample --n 4 --n 8 --cluster engines=[1,4] --load rate=5`."""
     config = common.load()
     shape, work = read_fields("--cluster", cluster, TunedCluster), read_fields("--load", load, TunedLoad)
     rules = read_fields("--search", search, TuneSearch)
-    goal, confirm = rules.goal, rules.confirm
+    goal = rules.goal
     if goal == "in-time" and work.within is None:
         raise UsageError("--search goal=in-time needs to know the time: give --load within=SECONDS")
     model = named_model(config, Plugin.of(task).name)
@@ -244,20 +238,11 @@ def tune(
     with opened(as_json) as output:
         tried = halve(candidates, simulated.play, goal, rules.seeds, None if work.within is None else work.share)
         rows = [dict(plain(trial, goal)) for trial in tried]
-        measured = list[dict[str, Any]]()
-        if confirm:
-            options = {"task": task, "planner": planner, "merge": merge, "tokens": tokens}
-            for trial in tried[:KEPT]:
-                told = simulated.play(trial.candidate, 0, confirm)
-                trial_run = _measured(
-                    config, text, options, trial.candidate, told, confirm, work.rate, goal, simulated.within
-                )
-                measured.append(asyncio.run(trial_run))
         if as_json:
             head = {"goal": goal, "calibrated": f"{known.model} on {known.machine}", "error": known.error}
-            output.result({**head, "configurations": rows, "measured": measured})
+            output.result({**head, "configurations": rows})
         else:
-            _show(tried, known, goal, work.within, measured, output)
+            _show(tried, known, goal, work.within, output)
 
 
 class _Simulation:
@@ -273,7 +258,7 @@ class _Simulation:
         self._known, self._briefs, self._runs, self._rate = known, briefs, work.runs, work.rate
         self.within, self._cache = work.within or math.inf, cache
 
-    def play(self, candidate: Configuration, seed: int, runs: int = 0) -> WorkloadReport:
+    def play(self, candidate: Configuration, seed: int) -> WorkloadReport:
         """Simulate one configuration with one seed."""
         known, brief = self._known, self._briefs[candidate.width]
         policies = tuple(Plugin.of(spec) for spec in candidate.policy.split("+"))
@@ -283,7 +268,7 @@ class _Simulation:
         ]
         return simulate_workload(
             request,
-            at_rate(runs or self._runs, self._rate, seed=seed),
+            at_rate(self._runs, self._rate, seed=seed),
             hosts=hosts,
             latency=known.latency(),
             outcome=known.outcome(),
@@ -293,64 +278,11 @@ class _Simulation:
         )
 
 
-async def _measured(
-    config: Config,
-    text: str,
-    options: dict[str, Any],
-    candidate: Configuration,
-    told: WorkloadReport,
-    runs: int,
-    rate: float | None,
-    goal: GoalName,
-    within: float,
-) -> dict[str, Any]:
-    """Run a workload on the engine in one configuration. Return the simulated and the measured figures."""
-    worker = "ray" if candidate.engines > 1 and config.worker == "engine" else config.worker
-    settings = {
-        "engines": candidate.engines,
-        "slots": candidate.slots,
-        "worker": worker,
-        "model": config.model,
-        "cache": None,
-        "max_waiting": None,
-    }
-    arrivals, seconds = at_rate(runs, rate, seed=0), list[float]()
-    async with AsyncOrchestrator(config=config.model_copy(update=settings)) as orchestrator:
-        await orchestrator.run(text, n=candidate.width, **options)  # the first one pays for what is made only once
-        began = perf_counter()
-
-        async def one(i: int) -> None:
-            await asyncio.sleep(max(0.0, arrivals[i] - (perf_counter() - began)))
-            at = perf_counter()
-            policies = candidate.policy.split("+")
-            await orchestrator.run(text, n=candidate.width, policies=policies, seed=i, **options)
-            seconds.append(perf_counter() - at)
-
-        await asyncio.gather(*map(one, range(runs)))
-        took = perf_counter() - began
-    spread = Spread.of(seconds)
-    if goal == "runs-per-second":
-        measured = runs / took
-    elif goal == "in-time":
-        measured = sum(latency <= within for latency in seconds) / runs
-    else:
-        measured = float(getattr(spread, goal))
-    expected = figure(told, goal)
-    return {
-        **candidate._asdict(),
-        "runs": runs,
-        "simulated": round(expected, 4),
-        "measured": round(measured, 4),
-        "error": round(expected / measured - 1.0, 4) if measured else None,
-    }
-
-
 def _show(
     tried: Sequence[Trial],
     known: EngineProfile,
     goal: str,
     within: float | None,
-    measured: list[dict[str, Any]],
     output: Output,
 ) -> None:
     say = output.people.print
@@ -379,14 +311,6 @@ def _show(
     say(f"best: {pluralise(best.engines, 'engine')}, slots={best.slots}, policy {best.policy}{width}", markup=False)
     close = [a for a, b in pairwise(tried[:KEPT]) if interval(a.figures)[1] >= interval(b.figures)[0]]
     if close and goal not in ("runs-per-second", "in-time"):
-        say("the first ones lie within one another's intervals: measure them (--search confirm=RUNS)", markup=False)
+        say("the first ones lie within one another's intervals: measure them", markup=False)
     if any(trial.candidate.slots > 2 * known.widest for trial in tried):
         say(f"*: only up to {known.widest} sequences together were seen in calibration", markup=False)
-    for row in measured:
-        wide = "" if row["width"] is None else f", n={row['width']}"
-        say(
-            f"measured: {row['engines']} × {row['slots']}, {row['policy']}{wide}: {goal} {row['measured']:.4g} over "
-            f"{pluralise(row['runs'], 'run')}, simulated {row['simulated']:.4g}"
-            + ("" if row["error"] is None else f" ({row['error']:+.0%})"),
-            markup=False,
-        )

@@ -29,7 +29,7 @@ B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_FIELDS = 200
+_FIELDS, _VALUES = 200, 50_000
 _DISCARDED, _LINGER = 4, 2.0
 """How many times the longest body, and for how many seconds, is read of one that is refused."""
 _READ = "plait.read"
@@ -105,7 +105,7 @@ async def read(request: Request, model: type[B], settings: Settings, max_bytes: 
     pieces = await _pieces(request, settings, settings.body_bytes if max_bytes is None else max_bytes, held)
     size = sum(map(len, pieces))
     async with contextlib.nullcontext() if place is None else place.turn():
-        body = await apart(size >= LARGE_BODY_BYTES, parse, pieces, model, settings.body_values)
+        body = await apart(size >= LARGE_BODY_BYTES, parse, pieces, model)
     if isinstance(body, Body):
         body.set_size(size, held)
         body.check_fields(settings.strict)
@@ -120,9 +120,9 @@ async def apart(long: bool, work: Callable[P, T], *args: P.args, **fields: P.kwa
     return await asyncio.to_thread(work, *args, **fields)
 
 
-def parse(pieces: Sequence[bytes], model: type[B], values: int) -> B:
-    """Parse a body, given in pieces, and return its model. Raises `ApiError`, also for more than `values` values."""
-    _count(pieces, values)
+def parse(pieces: Sequence[bytes], model: type[B]) -> B:
+    """Parse a body, given in pieces, and return its model. Raises `ApiError`, also for too many values."""
+    _count(pieces)
     try:
         data = from_json(b"".join(pieces), allow_inf_nan=False)
     except ValueError as error:
@@ -139,14 +139,14 @@ def parse(pieces: Sequence[bytes], model: type[B], values: int) -> B:
         raise invalid("the body is nested too deep", code="invalid_json") from None
 
 
-def _count(pieces: Iterable[bytes], most: int) -> None:
-    """Raise `ApiError` for a body of more values than `most`."""
+def _count(pieces: Iterable[bytes]) -> None:
+    """Raise `ApiError` for a body of too many values."""
     shape = BodyShape()
     for piece in pieces:
         for at in range(0, len(piece), _COUNTED):  # in small pieces: each call holds the interpreter
             shape.feed(piece[at : at + _COUNTED])
-            if max(shape.values, shape.strings // 2) > most:  # an object has two strings for each value
-                raise ApiError(413, f"the body has more than {most} values", code="body_too_long")
+            if max(shape.values, shape.strings // 2) > _VALUES:  # an object has two strings for each value
+                raise ApiError(413, f"the body has more than {_VALUES} values", code="body_too_long")
 
 
 def _too_long(most: int) -> ApiError:

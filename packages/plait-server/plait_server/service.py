@@ -49,6 +49,8 @@ from .tenants import ServedRun, Tenants, User, used_by
 
 log = logging.getLogger("plait.serve")
 
+MAX_STEPS = 1000
+"""Of a plan in a request."""
 _OWNERS = 10_000
 """Maximum number of runs whose tenant is kept in memory."""
 _NOT_AUDITED = ("models", "metrics", "page", "login", "about", "readyz")
@@ -98,8 +100,7 @@ class Service:
         self.responses = ResponseStore(settings, location and Documents(location, "response"))
         self.completions = ResponseStore(settings, location and Documents(location, "completion"), "chat completion")
         self.metrics = Metrics(settings.planners, list(self.tenants.users), self.workers, lambda: not self.problems)
-        requests = settings.requests_per_tenant or max(1, settings.connections // 2)
-        self.admission = RequestAdmission(requests, settings.body_bytes_per_tenant)
+        self.admission = RequestAdmission(max(1, settings.connections // 2), settings.body_bytes_per_tenant)
         self.health = ServerHealth(self.workers, self.tenants, location, settings.upstream_wait)
         orchestrator.watch(self.health)
         self.audit = Audit(settings.audit)
@@ -212,8 +213,8 @@ class Service:
         planner = request.planner if named else self.orchestrator.config.planner
         if plan is None:
             user.may_plan(planner)
-        elif len(plan.steps) > self.settings.steps_per_plan:
-            raise invalid(f"the plan has {len(plan.steps)} steps, and {self.settings.steps_per_plan} are the most here")
+        elif len(plan.steps) > MAX_STEPS:
+            raise invalid(f"the plan has {len(plan.steps)} steps, and {MAX_STEPS} are the most here")
         rights, width = user.rights(request.model), self.settings.width
         outside.check(request, plan, rights, self.orchestrator.plugins, self._ours, width)
         if request.output is not None:

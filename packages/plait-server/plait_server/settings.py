@@ -179,10 +179,8 @@ class LimitSettings(OfferSettings):
     """Runs at the same time; further requests are turned away (429)."""
     connections: int = Field(default=16_384, ge=1)
     """Connections at the same time; further ones wait until one ends. Never more than three quarters of the open files
-    that the process may have: `plait serve` raises its limit as far as it may."""
-    requests_per_tenant: int | None = Field(default=None, ge=1)
-    """Requests of one tenant that are answered at the same time, streams included; further ones are turned away (429).
-    By default half of `connections`. How many of them may be runs is limited by `runs`."""
+    that the process may have: `plait serve` raises its limit as far as it may. A tenant may have half as many requests
+    at the same time."""
     connections_per_address: int | None = Field(default=None, ge=1)
     """Connections of one address (of IPv6, one /64); further ones are closed. By default half of all, so that one
     machine cannot take every place and yet a proxy, which is one address for all its clients, has thousands. Where all
@@ -191,10 +189,6 @@ class LimitSettings(OfferSettings):
     """Longest body of a request."""
     body_bytes_per_tenant: int = Field(default=256 << 20, ge=1024)
     """Bytes of the bodies of one tenant's requests and runs that have not ended; beyond that, requests get 429."""
-    body_values: int = Field(default=50_000, ge=100)
-    """Maximum number of values in the JSON of a body, nested ones included. They determine the time to read a body."""
-    steps_per_plan: int = Field(default=1_000, ge=1)
-    """Maximum number of steps of a plan in a request."""
     value_bytes_per_run: int = Field(default=16 << 20, ge=1024)
     """Maximum size in bytes of the values that one run may assemble in joins, prompts and arguments."""
     body_seconds: float = Field(default=30.0, gt=0)

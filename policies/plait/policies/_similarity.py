@@ -41,30 +41,6 @@ def counts_cosine(a: Mapping[str, int], b: Mapping[str, int]) -> float:
     return sum(count * b.get(piece, 0) for piece, count in a.items()) / norm if norm else 0.0
 
 
-def auroc(scores: Sequence[float], same: Sequence[bool]) -> float:
-    """Return the area under a judge's ROC curve: the probability that a pair with equal answers scores higher than a
-    pair with different answers. Equal scores count half (Mann and Whitney, 1947).
-
-    `scores[i]` is the judge's score of the i-th pair of traces; `same[i]` is true if both gave the same answer. Time is
-    O(n log n). Raises `ValueError` if all pairs are of one kind, since the area is then undefined.
-    """
-    positive = sum(same)
-    negative = len(same) - positive
-    if len(scores) != len(same) or not positive or not negative:
-        raise ValueError(f"{positive} pairs with the same answer and {negative} without: both kinds are needed")
-    order = sorted(range(len(scores)), key=lambda i: scores[i])
-    ranks = 0.0
-    start = 0
-    while start < len(order):
-        end = start
-        while end < len(order) and scores[order[end]] == scores[order[start]]:
-            end += 1
-        middle = (start + 1 + end) / 2.0  # mean of the ranks start+1..end
-        ranks += middle * sum(same[i] for i in order[start:end])
-        start = end
-    return (ranks - positive * (positive + 1) / 2.0) / (positive * negative)
-
-
 def cluster(items: Sequence[T], threshold: float, like: Callable[[T, T], float]) -> list[int]:
     """Return for each item the place of its cluster's first item. Greedy, in the given order: an item joins the most
     similar cluster by `like` (the earliest on a tie) if the similarity reaches `threshold`."""

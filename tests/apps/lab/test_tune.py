@@ -1,8 +1,7 @@
-"""`plait simulate tune`: the best configuration of a workload by simulation, with intervals, and measured."""
+"""`plait simulate tune`: the best configuration of a workload by simulation, with intervals."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -60,15 +59,6 @@ def test_without_calibration_it_chooses_nothing(plait, monkeypatch: pytest.Monke
     assert done.code == 2 and "uncalibrated" in done.err and "plait simulate calibrate --probe" in done.err
     done = plait("simulate", "tune", "q", "--search", "goal=in-time")
     assert done.code == 2 and "within=SECONDS" in done.err
-
-
-def test_the_top_three_are_measured(plait, profile: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.json"
-    script.write_text(json.dumps({"replies": [{"text": "word " * 30, "tokens_per_second": 300}]}))
-    words = ["simulate", "tune", "q", "--planner", "sample", "--n", 2, "--load", "runs=20", "--script", script]
-    words += ["--cluster", f"engines=1,slots=[2,8,16,32],profile={profile}", "--search", "confirm=6", "--json"]
-    measured = plait(*words).json["measured"]
-    assert len(measured) == 3 and all(row["runs"] == 6 and row["measured"] > 0.05 for row in measured)
 
 
 def report(seconds: float) -> WorkloadReport:

@@ -1,4 +1,4 @@
-"""The pooling engine in a process of its own: against a process that speaks as it does, and against transformers."""
+"""The pooling engine: against an engine that speaks as vLLM's does, and against transformers."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from typing import Any
 import pytest
 
 from plait.core.errors import ConfigError, EngineError
-from plait_research.tools.pooling import Pooling, _Process  # pyright: ignore[reportPrivateUsage]
+from plait_research.tools import pooling as pooling_module
+from plait_research.tools.pooling import Pooling
 
 from ..reward_models import TEXTS, logits, with_head
+from . import fake_pooling
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Process, "module", "tests.workers.engine.fake_pooling")
+    monkeypatch.setattr(pooling_module, "prepare", lambda spec: {"model": spec.model})
+    monkeypatch.setattr(pooling_module, "CoreProcess", lambda folder: folder)
+    monkeypatch.setattr(pooling_module, "load", fake_pooling.load)
 
 
 @pytest.mark.usefixtures("fake")
 async def test_orders_at_the_same_time_get_each_their_own_numbers() -> None:
     pooling = Pooling("model")
     texts = ["x" * i for i in range(1, 40)]
-    assert await asyncio.gather(*(pooling.ask(text=text) for text in texts)) == [[float(i)] for i in range(1, 40)]
+    assert await asyncio.gather(*(pooling.ask(task="classify", text=text) for text in texts)) == [
+        [float(i)] for i in range(1, 40)
+    ]
     assert pooling.counts == {"orders": 39, "prompt": sum(range(1, 40)), "cached": 39}
     with pytest.raises(EngineError, match="too long"):
-        await pooling.ask(text="long")
-    assert await pooling.ask(text="so") == [2.0], "a text that is refused harms no other"
+        await pooling.ask(task="classify", text="long")
+    assert await pooling.ask(task="classify", text="so") == [2.0], "a text that is refused harms no other"
     pooling.close()
     pooling.close()
 
@@ -35,20 +41,20 @@ async def test_orders_at_the_same_time_get_each_their_own_numbers() -> None:
 @pytest.mark.usefixtures("fake")
 def test_it_serves_one_event_loop_after_another() -> None:
     pooling = Pooling("model")
-    assert [asyncio.run(pooling.ask(text=text)) for text in ("a", "ab")] == [[1.0], [2.0]]
+    assert [asyncio.run(pooling.ask(task="classify", text=text)) for text in ("a", "ab")] == [[1.0], [2.0]]
     pooling.close()
 
 
 @pytest.mark.usefixtures("fake")
-async def test_a_process_that_dies_fails_what_waits_and_another_takes_its_place() -> None:
+async def test_an_engine_that_dies_fails_what_waits_and_another_takes_its_place() -> None:
     pooling = Pooling("model")
-    waiting = asyncio.ensure_future(pooling.ask(text="never"))
-    await pooling.ask(text="a")
-    with pytest.raises(EngineError, match="the pooling engine of model ended with exit code 9"):
-        await pooling.ask(text="die")
-    with pytest.raises(EngineError, match="exit code 9"):
+    waiting = asyncio.ensure_future(pooling.ask(task="classify", text="never"))
+    await pooling.ask(task="classify", text="a")
+    with pytest.raises(EngineError, match="the pooling engine of model broke: EngineCore ended"):
+        await pooling.ask(task="classify", text="die")
+    with pytest.raises(EngineError, match="EngineCore ended"):
         await waiting
-    assert await pooling.ask(text="ab") == [2.0]
+    assert await pooling.ask(task="classify", text="ab") == [2.0]
     pooling.close()
 
 
@@ -56,10 +62,10 @@ async def test_a_process_that_dies_fails_what_waits_and_another_takes_its_place(
 async def test_an_order_given_up_harms_no_other_and_closing_fails_what_waits() -> None:
     pooling = Pooling("model")
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(pooling.ask(text="never"), 0.5)
-    assert await pooling.ask(text="abc") == [3.0]
-    waiting = asyncio.ensure_future(pooling.ask(text="never"))
-    await pooling.ask(text="a")
+        await asyncio.wait_for(pooling.ask(task="classify", text="never"), 0.5)
+    assert await pooling.ask(task="classify", text="abc") == [3.0]
+    waiting = asyncio.ensure_future(pooling.ask(task="classify", text="never"))
+    await pooling.ask(task="classify", text="a")
     await asyncio.to_thread(pooling.close)
     with pytest.raises(EngineError, match="was closed"):
         await waiting
@@ -70,7 +76,7 @@ async def test_a_model_that_cannot_be_loaded_is_tried_once_and_said_in_words() -
     pooling = Pooling("no-model")
     for _ in range(2):
         with pytest.raises(EngineError, match="there is no model at no-model"):
-            await pooling.ask(text="a")
+            await pooling.ask(task="classify", text="a")
     with pytest.raises(ConfigError, match="there is no option 'treads'; did you mean 'threads'"):
         Pooling("model", treads=2)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,15 +70,6 @@ class Comparison(tuple[PlannerComparison, ...]):
     def recommended(self) -> PlannerComparison:
         """The planner with the fewest tokens among those that no other is shown to beat."""
         return min((row for row in self if not row.beaten), key=lambda row: (row.tokens, -row.solved))
-
-    def to_markdown(self) -> str:
-        """Return the table in Markdown."""
-        return "\n".join("| " + " | ".join(cells) + " |" for cells in (_HEAD, ["---"] * len(_HEAD), *map(_cells, self)))
-
-    def to_latex(self) -> str:
-        """Return the table as a LaTeX `tabular`."""
-        rows = [re.sub(r"([%_])", r"\\\1", " & ".join(cells)) + r" \\" for cells in (_HEAD, *map(_cells, self))]
-        return "\n".join((r"\begin{tabular}{l" + "r" * (len(_HEAD) - 1) + "}", *rows, r"\end{tabular}"))
 
     def _repr_html_(self) -> str:
         """Return the table, with the interval of each share as a bar."""

@@ -79,11 +79,12 @@ class Distant:
             "steps": [step_row(step) for step in steps],
         }
 
-    def news(self) -> Iterator[list[dict[str, Any]]]:
-        """Yield, at each look, the steps that have moved since the last; the answer at the end. Say when to look by
-        asking for the next."""
+    def _news(self) -> Iterator[tuple[list[dict[str, Any]], float]]:
+        """Yield, at each look, the steps that have moved since the last, and the answer at the end; and the seconds
+        until the next look."""
         seen: dict[str, dict[str, Any]] = {}
         while True:
+            began = time.monotonic()
             run = self._look()
             rows: list[dict[str, Any]] = []
             for step in run.steps:
@@ -93,32 +94,23 @@ class Distant:
                     rows.append({"kind": "step", "at": round(step.moves[-1][0], 6) if step.moves else 0.0, **row})
             if run.finish is not None:
                 answer = read_answer(run, Plugins().task(run.request.task, run.request.text))
-                yield [*rows, {"kind": "answer", "at": round(run.seconds, 6), **answer.summary()}]
+                yield [*rows, {"kind": "answer", "at": round(run.seconds, 6), **answer.summary()}], 0.0
                 return
-            yield rows
+            yield rows, max(_OFTEN, _PATIENT * (time.monotonic() - began))
 
     def follow(self) -> Iterator[dict[str, Any]]:
         """Yield the news of the run, to its end."""
-        looks = self.news()
-        while True:
-            began = time.monotonic()
-            rows = next(looks, None)
-            if rows is None:
-                return
+        for rows, pause in self._news():
             yield from rows
-            time.sleep(max(_OFTEN, _PATIENT * (time.monotonic() - began)))
+            time.sleep(pause)
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the news of the run, to its end, beside an event loop."""
-        looks = self.news()
-        while True:
-            began = time.monotonic()
-            rows = await asyncio.to_thread(next, looks, None)
-            if rows is None:
-                return
-            for row in rows:
+        looks = self._news()
+        while (look := await asyncio.to_thread(next, looks, None)) is not None:
+            for row in look[0]:
                 yield row
-            await asyncio.sleep(max(_OFTEN, _PATIENT * (time.monotonic() - began)))
+            await asyncio.sleep(look[1])
 
     # -- the methods of a `Handle` for the table of verbs: they send commands to the run's process through the store ---
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
 
 from pydantic import Field, JsonValue, PrivateAttr
 
@@ -167,6 +167,8 @@ class BashSqlEnvironment(Environment):
         paper="2306.14898",
     )
 
+    limits: ClassVar[Mapping[str, float]] = {}
+    """Limits of the sandbox that differ from its own."""
     sandbox: str = Field(
         default="auto",
         description="Backend: `bubblewrap`, `container`, or `process` (limits only, no security boundary).",
@@ -335,7 +337,7 @@ class BashSqlEnvironment(Environment):
     ) -> dict[str, Any]:
         """Run a command on a packed folder; return the runner's reply. Raises `ToolError`."""
         job = {"files": files or {}, "tar": tar, "kind": kind, "command": command, "keep": keep, "at": at}
-        limits = self._sandbox.limits.model_copy(update={"output": 4 << 20})
+        limits = self._sandbox.limits.model_copy(update={"output": 4 << 20, **self.limits})
         tables = [name for name in files or () if self._tables and name.casefold().endswith(".csv")]
         job |= {"most": _MOST, "rows": _ROWS, "at_root": self._roots, "tables": tables}
         program = Program(code=_RUNNER, stdin=json.dumps(job), limits=SandboxLimits.model_validate(limits))  # fmt: skip

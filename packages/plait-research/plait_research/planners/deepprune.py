@@ -17,9 +17,8 @@ from plait.core.interfaces import Planner, PlanningContext, Reader
 from plait.core.ops import Join, Part, Plugin
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
-from plait.core.result import Result
 from plait.core.vocabulary import Early, N, OnePlugin
-from plait.planners._shared.steps import derive, through
+from plait.planners._shared.steps import OnResult, derive, through
 
 __all__ = ["DeepPrune"]
 
@@ -100,7 +99,12 @@ class DeepPrune(Planner):
         """Return the reader of the join that decides which beginnings continue."""
         if step.role != "onward":
             return super().reader(step, brief)
-        return _Clusters(self, brief)
+        return OnResult(lambda result: self._read_clusters(result.value, brief))
+
+    def _read_clusters(self, heads: JsonValue, brief: PlanningContext) -> Plan:
+        if self.groups.name != "distinct" and isinstance(heads, list) and heads:
+            heads = heads[0]  # of the one branch that `onward` collects
+        return self.plan_rest(heads, brief)
 
     def plan_rest(self, heads: JsonValue, brief: PlanningContext) -> Plan:
         """Return how the representatives go on, and the vote over them. Raises `PlannerError` if there are none."""
@@ -161,19 +165,3 @@ class DeepPrune(Planner):
         return call_model(
             brief, "deepprune", name, pieces, prompt, after=after, max_tokens=tokens, seed=seed, label=label
         )
-
-
-class _Clusters:
-    """Reads the clusters and plans the rest."""
-
-    def __init__(self, planner: DeepPrune, brief: PlanningContext) -> None:
-        self.planner, self.brief = planner, brief
-
-    def feed(self, delta: str) -> Sequence[Plan]:
-        return ()
-
-    def close(self, result: Result) -> Plan:
-        heads = result.value
-        if self.planner.groups.name != "distinct" and isinstance(heads, list) and heads:
-            heads = heads[0]  # of the one branch that `onward` collects
-        return self.planner.plan_rest(heads, self.brief)

@@ -13,7 +13,7 @@ from plait.core.call_config import CallConfig
 from plait.core.declarations import Fidelity
 from plait.core.flow import Answerable, Context
 from plait.core.step_handles import StepFailed, Trajectory
-from plait.core.vocabulary import Depth, Rounds, Threshold, Width
+from plait.core.vocabulary import Depth, Rounds
 from plait.planners._shared.conversation import ToolConversation, ToolTurns, Turn
 
 __all__ = ["Speculate", "SpeculationRecord", "best_window"]
@@ -39,12 +39,6 @@ class Speculate(ToolTurns):
     Each round decides again how far to draft: the seconds and tokens of a step are those measured, the agreement q is
     the mean of Beta(1 + agreed, 1 + differed). A round of k steps takes ((m - 1) a + t) / m seconds a step, where
     m = (1 - q^k) / (1 - q), for seconds a of a draft's and t of a target's step; `price` is the weight of tokens.
-
-    With `width` 2 and more, several drafts of each step are tried side by side, each with target steps of its own
-    behind it: branches that hedge against a rejection, as SpecBranch has them within a token's reach (arXiv
-    2506.01979). The target may do what any of them does, so a step is foreseen with 1 - (1 - q)^width; branches that it
-    does not take are given up, in the middle of a step too. Equal drafts are one branch, so `draft.temperature` has to
-    be above 0. It is done where the agreement so far is below `threshold`.
 
     Each turn is asked with the whole conversation before it, so calls grow with n^1.1 for n turns.
 
@@ -77,13 +71,6 @@ class Speculate(ToolTurns):
         "costs; with 0.01 a hundred tokens more have to save a second.",
     )
     rounds: Rounds = 32
-    width: Width = Field(default=1, le=16)
-    threshold: Threshold = Field(
-        default=1.0,
-        ge=0.0,
-        le=1.0,
-        description="Threshold of a score: the agreement from which a step has one draft and not `width`.",
-    )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
@@ -108,27 +95,21 @@ class Speculate(ToolTurns):
         began = ctx.now()
         line = self._ask(talk, done, self.target, "target")
         pace.asked += 1
-        branches = [Ahead() for _ in range(pace.branches(self.width, self.threshold) if window > 1 else 0)]
-        guesses = [
-            ctx.gather(self._draft_ahead(ctx, talk, pace, done, window, branch, branches[:place]))
-            for place, branch in enumerate(branches)
-        ]
+        ahead = Ahead()
+        guess = ctx.gather(self._draft_ahead(ctx, talk, pace, done, window, ahead)) if window > 1 else None
         await line
         pace.target.add(ctx.now() - began, line.tokens)
         turn = talk.read(line, done)
-        right = next((i for i, branch in enumerate(branches) if branch.turn and talk.are_same(turn, branch.turn)), None)
-        if any(branch.turn for branch in branches):
-            pace.compared += 1
-            pace.agreed += right is not None
-        going_on = right is not None and not turn.is_final and talk.is_free_of_effects(turn)
-        for place, guess in enumerate(guesses):
-            if not going_on or place != right:
-                ctx.cancel(guess, "the target does something else")
-        if right is None or not going_on:
+        agrees = ahead.turn is not None and talk.are_same(turn, ahead.turn)
+        pace.compared += ahead.turn is not None
+        pace.agreed += agrees
+        if guess is None:
             return [turn]
-        (rest,) = await guesses[right]
-        observed = branches[right].observed
-        return [turn if observed is None else observed, *rest]
+        if not agrees or turn.is_final or not talk.is_free_of_effects(turn):
+            ctx.cancel(guess, "the target does something else")
+            return [turn]
+        (rest,) = await guess
+        return [turn if ahead.observed is None else ahead.observed, *rest]
 
     async def _draft_ahead(
         self,
@@ -138,18 +119,14 @@ class Speculate(ToolTurns):
         done: Sequence[Turn],
         window: int,
         ahead: Ahead,
-        others: Sequence[Ahead] = (),
     ) -> list[Turn]:
-        """Draft the step after `done`, and return the target's steps after it. `others`: drafts of the
-        same step that began before; an equal one continues in its place."""
+        """Draft the step after `done`, and return the target's steps after it."""
         began = ctx.now()
         try:
             line = await self._ask(talk, done, self.draft, "draft")
         except StepFailed:
             return []
         turn = talk.read(line, done)
-        if any(other.turn and talk.are_same(turn, other.turn) for other in others):
-            return []
         ahead.turn = turn
         if turn.is_final or not talk.is_free_of_effects(turn):
             return []
@@ -205,10 +182,6 @@ class SpeculationRecord:
 
     def __str__(self) -> str:
         return f"{self.agreed} of {self.compared} drafted steps were right; the target was asked {self.asked} times"
-
-    def branches(self, width: int, threshold: float) -> int:
-        """Return the number of drafts of a step: `width`, or one where one is right often enough."""
-        return width if width > 1 and (1 + self.agreed) / (2 + self.compared) < threshold else 1
 
     def window(self, most: int, price: float) -> int:
         """Return the number of steps of the next round."""

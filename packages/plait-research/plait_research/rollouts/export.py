@@ -103,20 +103,6 @@ def write_arrow(log: Path, out: Path) -> int:
     return count
 
 
-def read_arrow(path: Path) -> Iterator[Record]:
-    """Yield the records of an Arrow file. Log-probabilities have single precision there."""
-    demand_arrow()
-    import pyarrow as pa
-
-    try:
-        with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-            for number in range(reader.num_record_batches):
-                for row in reader.get_batch(number).to_pylist():
-                    yield Record.model_validate({**row, "meta": json.loads(row["meta"])})
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{path} cannot be read as Arrow: {error}") from None
-
-
 def _rows(log: Path) -> Iterator[dict[str, Any]]:
     # The file is read twice: its groups are not contiguous, and only the rewards fit into memory.
     known = grpo_advantages(rollout[0] for rollout in read_rollouts(log))

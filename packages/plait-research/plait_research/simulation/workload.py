@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import fsum
+from random import Random
 from statistics import fmean, quantiles
 from types import MappingProxyType
 
@@ -22,12 +23,11 @@ from plait.runtime.driver.admission import Admission
 from plait.runtime.driver.expander import Expander
 from plait.runtime.plugins.loader import Plugins as Registry
 
-from .arrivals import at_rate, read_arrivals
 from .cluster import Check, Cluster
 from .confidence import Confidence
 from .latency import Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, whole
 
-__all__ = ["Spread", "WorkloadReport", "at_rate", "read_arrivals", "simulate_workload"]
+__all__ = ["Spread", "WorkloadReport", "at_rate", "simulate_workload"]
 
 
 class Spread(Frozen):
@@ -47,6 +47,22 @@ class Spread(Frozen):
             return cls(mean=only, p50=only, p90=only, p99=only, max=only)
         cuts = quantiles(values, n=100, method="inclusive")
         return cls(mean=fmean(values), p50=cuts[49], p90=cuts[89], p99=cuts[98], max=max(values))
+
+
+def at_rate(runs: int, rate: float | None, *, seed: int = 0) -> list[float]:
+    """Return the arrival times of `runs` runs in seconds, the first 0: a Poisson process of `rate` a second, or all 0
+    without a rate. Raises `ConfigError` for invalid numbers."""
+    if runs < 1:
+        raise ConfigError(f"a workload needs at least one run, not {runs}")
+    if rate is None:
+        return [0.0] * runs
+    if not 0.0 < rate < math.inf:
+        raise ConfigError(f"the rate ({rate:g}) must be above 0")
+    rng, at, times = Random(f"{seed}/arrivals"), 0.0, [0.0]
+    for _ in range(runs - 1):
+        at += rng.gammavariate(1.0, 1.0 / rate)
+        times.append(at)
+    return times
 
 
 class WorkloadReport(Frozen):

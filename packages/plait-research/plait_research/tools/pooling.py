@@ -1,6 +1,7 @@
 """A pooling engine beside the engine that generates: a reward model's numbers for texts.
 
-An engine of vLLM either generates or pools, and a process holds one of them, so this one has a process of its own.
+An engine of vLLM either generates or pools. This one's EngineCore has a process of its own; a thread has the event loop
+of vLLM's client.
 """
 
 from __future__ import annotations
@@ -8,125 +9,162 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
-import subprocess
-import sys
+import tempfile
 import threading
 import weakref
-from concurrent.futures import Future, InvalidStateError
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any
 
 from plait.core.errors import EngineError
-from plait.workers.engine.options import EngineOptions, build_engine_options
+from plait.workers.engine.core_process import CoreProcess, first_line
+from plait.workers.engine.engine_loader import broken, load, prepare
+from plait.workers.engine.options import build_engine_options
+
+Order = dict[str, Any]
+"""`task` (`classify` or `token_classify`), `text`; `pair` (a second text) or `messages` or token `ids` in the text's
+place; `activation`: false for numbers as they leave the head."""
+
+_CLOSED = "the pooling engine was closed"
 
 
 class Pooling:
-    """A model with a head of classes or rewards in a vLLM engine in a process of its own, which is started by the first
-    order. May be asked from any thread and event loop; what is asked at the same time is computed together."""
+    """A model with a head of classes or rewards, loaded by the first order. May be asked from any thread and event
+    loop; what is asked at the same time is computed together."""
 
     def __init__(self, model: str, **options: Any) -> None:
         """Describe the engine; the keywords are the fields of `EngineOptions`. Raises `ConfigError`."""
         self.options = build_engine_options("pooling engine", {"model": model, **options})
         self.counts = {"orders": 0, "prompt": 0, "cached": 0}
         """Orders done, the tokens of their texts, and how many of those the prefix cache had."""
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._process: _Process | None = None
+        self._place: _Place | None = None
 
     async def ask(self, **order: Any) -> Any:
-        """Return the numbers of one order (see `pooling_process.Order`): a list of them, or for `token_classify` one
-        list a token. Raises `EngineError`."""
-        future = await asyncio.to_thread(self._send, order)
-        told = await asyncio.wrap_future(future)
-        if "error" in told:
-            raise EngineError(told["error"])
-        for name, many in (("orders", 1), ("prompt", told["tokens"]), ("cached", told["cached"])):
-            self.counts[name] += many
-        return told["data"]
+        """Return the numbers of one order (see `Order`): a list of them, or for `token_classify` one list a token.
+        Raises `EngineError`."""
+        with self._lock:
+            if self._place is None:
+                self._place = _Place()
+                weakref.finalize(self, self._place.close)
+            place = self._place
+        output = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._pool(place, order), place.loop))
+        cached = getattr(output, "num_cached_tokens", 0) or 0
+        for name, count in (("orders", 1), ("prompt", len(output.prompt_token_ids)), ("cached", cached)):
+            self.counts[name] += count
+        return output.outputs.data.float().tolist()
 
     def close(self) -> None:
-        """End the process. What still waits fails. Another order starts another."""
+        """End the engine. What still waits fails. Another order starts another."""
         with self._lock:
-            process, self._process = self._process, None
-        if process is not None:
-            process.close()
+            place, self._place = self._place, None
+        if place is not None:
+            place.close()
 
-    def _send(self, order: dict[str, Any]) -> Future[dict[str, Any]]:
-        with self._lock:
-            if self._process is None or self._process.ended:
-                if self._process is not None and not self._process.ready:
-                    raise EngineError(self._process.reason)  # it cannot start: another would not, either
-                self._process = _Process(self.options)
-                weakref.finalize(self, self._process.close)
-            return self._process.send(order)
-
-
-class _Process:
-    """The engine's process, and the orders that it has."""
-
-    module: ClassVar[str] = "plait_research.tools.pooling_process"
-
-    def __init__(self, options: EngineOptions) -> None:
-        self.ready = self.ended = False
-        self.reason = ""
-        """Why it has ended."""
-        self._model = options.model
-        self._numbers = itertools.count(1)
-        self._waiting: dict[str, Future[dict[str, Any]]] = {}
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", self.module, options.model_dump_json()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-        )
-        threading.Thread(target=self._listen, name="plait-pooling", daemon=True).start()
-
-    def send(self, order: dict[str, Any]) -> Future[dict[str, Any]]:
-        number, future = str(next(self._numbers)), Future[dict[str, Any]]()
-        self._waiting[number] = future
-        stdin = self._popen.stdin
-        assert stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has ended: `_listen` tells all that wait
-            stdin.write(json.dumps({**order, "id": number}) + "\n")
-            stdin.flush()
-        if self.ended:
-            self._fail()
-        return future
-
-    def close(self) -> None:
-        """End the process by the end of its input."""
-        self.reason = self.reason or "the pooling engine was closed"
-        with contextlib.suppress(OSError, ValueError):
-            if self._popen.stdin is not None:
-                self._popen.stdin.close()
+    async def _pool(self, place: _Place, order: Order) -> Any:
+        """Return vLLM's output for an order, in the loop of its engine."""
+        vllm, engine = place.engine or self._load(place)
+        task, tasks = order["task"], await engine.get_supported_tasks()
+        if task not in tasks:
+            raise EngineError(
+                f"this model cannot {task}, it can {', '.join(tasks) or 'nothing'}: give a reward model, such as one "
+                "of the architecture LlamaForSequenceClassification"
+            )
         try:
-            self._popen.wait(10.0)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
+            ids, more = token_ids(engine, order)
+            params = vllm.PoolingParams(task=task, use_activation=order.get("activation"), **more)
+            prompt = vllm.inputs.tokens_input(ids)
+            return [output async for output in engine.encode(prompt, params, str(next(self._numbers)))][-1]
+        except asyncio.CancelledError:
+            if not place.is_closed:  # the caller has left
+                raise
+            fault = _CLOSED
+        except Exception as error:  # vLLM's own classes change
+            fault = self._explain(place, engine, error)
+        raise EngineError(fault)
 
-    def _listen(self) -> None:
-        assert self._popen.stdout is not None
-        with self._popen.stdout:
-            for line in self._popen.stdout:
-                told: dict[str, Any] = json.loads(line)
-                self.ready = self.ready or "ready" in told
-                self.reason = told.get("broken", self.reason)
-                future = self._waiting.pop(told.get("id", ""), None)
-                if future is not None:
-                    _settle(future, told)
-        code = self._popen.wait()
-        self.reason = self.reason or f"the pooling engine of {self._model} ended with exit code {code}"
-        self.ended = True
-        self._fail()
+    def _explain(self, place: _Place, engine: Any, error: Exception) -> str:
+        """Return why an order failed; an engine that is broken makes room for another."""
+        if place.is_closed:
+            return _CLOSED
+        if not engine.errored:
+            return f"the engine rejected the text: {first_line(error)}"
+        if place.engine is not None and place.engine[1] is engine:
+            place.unload()
+        return f"the pooling engine of {self.options.model} broke: {first_line(error)}"
 
-    def _fail(self) -> None:
-        for number in list(self._waiting):
-            future = self._waiting.pop(number, None)
-            if future is not None:
-                _settle(future, {"error": self.reason})
+    def _load(self, place: _Place) -> tuple[Any, Any]:
+        if place.refusal:  # it cannot start: another would not, either
+            raise EngineError(place.refusal)
+        try:
+            place.folder = tempfile.TemporaryDirectory(prefix="plait-pooling-", ignore_cleanup_errors=True)
+            arguments = prepare(self.options) | {"runner": "pooling", "max_logprobs": None, "logits_processors": None}
+            place.engine = load(arguments, process=CoreProcess(Path(place.folder.name)), is_async=True)
+        except Exception as error:
+            place.refusal = str(broken(error, self.options.model))
+            raise EngineError(place.refusal) from None
+        return place.engine
 
 
-def _settle(future: Future[dict[str, Any]], answer: dict[str, Any]) -> None:
-    with contextlib.suppress(InvalidStateError):  # the caller has left
-        future.set_result(answer)
+class _Place:
+    """The thread of an engine, with its loop."""
+
+    def __init__(self) -> None:
+        self.engine: tuple[Any, Any] | None = None
+        """The module vllm and its engine; used in the loop alone."""
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
+        self.refusal = ""
+        """Why it cannot start."""
+        self.is_closed = False
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="plait-pooling", daemon=True)
+        self._thread.start()
+
+    def unload(self) -> None:
+        """End vLLM's engine, in the loop."""
+        if self.engine is not None:
+            engine = self.engine[1]
+            with contextlib.suppress(Exception):
+                engine.shutdown()
+                engine.shutdown = lambda timeout=None: None  # its `__del__` would fail at the interpreter's end
+                engine.engine_core.resources.ctx.destroy(linger=0)  # vLLM leaves it open
+        if self.folder is not None:
+            self.folder.cleanup()
+        self.engine = self.folder = None
+
+    async def _end(self) -> None:
+        self.is_closed, waiting = True, asyncio.all_tasks() - {asyncio.current_task()}
+        self.unload()
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    def close(self) -> None:
+        """End engine and thread."""
+        if self.loop.is_running():
+            with contextlib.suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10.0)
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(10.0)
+            if not self._thread.is_alive():
+                self.loop.close()
+
+
+def token_ids(engine: Any, order: Order) -> tuple[list[int], Order]:
+    """Return the token ids of an order's text, and what else the parameters need."""
+    if (ids := order.get("ids")) is not None:
+        return [int(id_) for id_ in ids], {}
+    tokenizer = engine.get_tokenizer()
+    if (messages := order.get("messages")) is not None:
+        encoded = tokenizer.apply_chat_template(messages, tokenize=True, return_dict=True)
+        return list(encoded["input_ids"]), {}
+    text, pair = order["text"], order.get("pair")
+    if pair is None or not getattr(engine.model_config, "use_sep_token", True):
+        return list(tokenizer(text + (pair or ""))["input_ids"]), {}
+    both = tokenizer(text=text, text_pair=pair)
+    kinds = both.get("token_type_ids")
+    if not kinds:
+        return list(both["input_ids"]), {}
+    # vLLM needs the position at which the second text begins.
+    at = kinds.index(1) if 1 in kinds else len(kinds)
+    return list(both["input_ids"]), {"extra_kwargs": {"compressed_token_type_ids": at}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -42,11 +42,14 @@ class Fixed(Planner):
     def start(self, brief: PlanningContext) -> Plan:
         """Return the plan. Raises `PlanError` with the place of the first mistake."""
         source, raw = self._read()
-        if isinstance(raw, dict) and isinstance(raw.get("steps"), list):
-            values = {"request": brief.request.text}
-            if _mentions_prompt(raw["steps"]):
-                values["prompt"] = brief.task.render()
-            raw = {**raw, "steps": [_fill_step(step, values) for step in _items(raw["steps"])]}
+        if isinstance(raw, dict) and isinstance(steps := raw.get("steps"), list):
+            # A task may have no prompt for this text: it is rendered only where a plan asks for it.
+            values = {"request": lambda: brief.request.text, "prompt": brief.task.render}
+            filled = [
+                {**step, "op": _fill(step["op"], values)} if isinstance(step, dict) and "op" in step else step
+                for step in steps
+            ]
+            raw = {**raw, "steps": filled}
         try:
             plan = Plan.model_validate(raw)
         except ValidationError as error:
@@ -90,38 +93,10 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {details[0]['msg']}{suggest_near(details[0], Plan)}{more}"
 
 
-def _items(value: JsonValue) -> list[JsonValue]:
-    return value if isinstance(value, list) else []
-
-
-def _mentions_prompt(value: JsonValue) -> bool:
-    return any("{{prompt}}" in text for text in _strings(value))
-
-
-def _strings(value: JsonValue) -> Iterator[str]:
-    stack = [value]
-    while stack:
-        match stack.pop():
-            case str() as text:
-                yield text
-            case list() as items:
-                stack.extend(items)
-            case dict() as fields:
-                stack.extend(fields.values())
-            case _:
-                pass
-
-
-def _fill_step(step: JsonValue, values: Mapping[str, str]) -> JsonValue:
-    if not isinstance(step, dict) or "op" not in step:
-        return step
-    return {**step, "op": _fill(step["op"], values)}
-
-
-def _fill(value: JsonValue, values: Mapping[str, str]) -> JsonValue:
+def _fill(value: JsonValue, values: Mapping[str, Callable[[], str]]) -> JsonValue:
     match value:
         case str():
-            return _PLACEHOLDER.sub(lambda hole: values[hole[1]], value)
+            return _PLACEHOLDER.sub(lambda hole: values[hole[1]](), value)
         case list():
             return [_fill(item, values) for item in value]
         case dict():

@@ -65,7 +65,7 @@ class Redundant(Policy):
 
     Differs from the paper, whose trained judge predicts whether two traces give the same answer: here `criterion`
     compares their first steps in the task's canonical form. A policy is pure, so a remote judge (an embedding server, a
-    model) belongs to the planner `deepprune`. Measure a judge with `plait.policies._similarity.auroc` first (the paper:
+    model) belongs to the planner `deepprune`. Measure a judge first (AUROC; the paper:
     0.71 for its own on unseen models, 0.66 for an untrained model, 0.58 for sentence embeddings). A branch without a
     step is its own cluster, and clusters are not capped. The policy makes the branches stream.
     """

@@ -30,8 +30,9 @@ class WorkingSet(Policy):
 
     - Schedule programs, not calls, and pause them at tool calls: ThunderAgent (arXiv 2602.13692).
     - A context in a tool call is kept only while that is cheaper than reading it again: Continuum (arXiv 2511.02230).
-      Here no turn waits if an engine prefills its whole cache in less time than a turn and its tool calls take
-      (`prefill_rate`), or while the engine has too few calls, including calls about to return from tools.
+      Here no turn waits if an engine prefills its whole cache in the time of a tool call (`prefill_rate`; turns do not
+      count, since they get longer where caches thrash), or while the engine has too few calls, including calls about
+      to return from tools.
     - Order of arrival, most recently paused first: ThunderAgent's router resumes the most recent, since its context is
       the likeliest to be cached. Pausing the last to arrive gives the same order, and no program is overtaken for ever.
     - The fairness group that was served least goes first: Autellix (arXiv 2502.13965).
@@ -59,7 +60,7 @@ class WorkingSet(Policy):
                 and self._fits(view.program(step, other.name), other, view)
             ):
                 return Pin(other.name, f"{other.name} has room for its program")
-        if own.gap_s and (worker.cache_tokens or 0) < self.prefill_rate * (own.gap_s + own.turn_s):
+        if own.gap_s and (worker.cache_tokens or 0) < self.prefill_rate * own.gap_s:
             return None
         size = max(1, own.tokens + own.growth)
         load = worker.running + sum(map(_return_chance, self._ahead(own, worker, view)))

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from plait_research.rollouts.export import read_arrow
 from plait_research.rollouts.record import Record
 from plait_research.rollouts.store import RolloutReader, read_rollouts
+from tests.apps.lab.rollouts.arrow import read_arrow
 
 HERE = Path(__file__).parent
 WORKER = ["--worker", "tests.apps.lab.rollouts.letters:Letters", "--allow", "tests.apps.lab.rollouts.letters:Letters"]

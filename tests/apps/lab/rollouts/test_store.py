@@ -11,9 +11,10 @@ from hypothesis import given, strategies as st
 
 from plait.core.errors import ConfigError
 from plait.core.provenance import Provenance
-from plait_research.rollouts.export import read_arrow, write_arrow
+from plait_research.rollouts.export import write_arrow
 from plait_research.rollouts.record import BadRecord, Record, WeightsSegment
 from plait_research.rollouts.store import RolloutReader, Store, read_rollouts
+from tests.apps.lab.rollouts.arrow import read_arrow
 
 HEADER = {"prompts": "abc"}
 

@@ -89,7 +89,8 @@ def test_damaged_journals_beside_good_ones_are_named_and_passed_over(plait: Any,
     assert len(done.json["unread"]) + sum(done.json["left"].values()) + done.json["kept"] >= 3
     made = list(read_rollouts(tmp_path / "o.jsonl"))
     assert all(len(each) == 3 for each in made), "nothing of a damaged run is written"
-    for command in (("learn", "strategies"), ("learn", "numbers", tmp_path / "l.json", "--planner", "sample")):
+    effort = ("learn", "effort", "countdown", "--planner", "route-record", "--out", tmp_path / "e.json")
+    for command in (effort, ("learn", "numbers", tmp_path / "l.json", "--planner", "sample")):
         (tmp_path / "l.json").write_text('[{"name": "n", "kind": "number", "value": 1, "low": 1, "high": 2}]')
         done = plait(*command, "--from", folder, "--json")
         assert done.code in (0, 2), done.err

@@ -1,14 +1,13 @@
 """Follow the events of the prefix cache of vLLM in another process (`--kv-events-config` of a server), over ZMQ.
 
-A message is a topic, a sequence number (8 bytes, big-endian) and a batch in msgpack. Lost messages are requested again
-if the server has a replay socket; otherwise its cache is unknown from then on, and all blocks are forgotten.
+A message is a topic, a sequence number (8 bytes, big-endian) and a batch in msgpack. After a lost message the cache is
+unknown, and all blocks are forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -60,7 +59,6 @@ log = logging.getLogger("plait.kv_events")
 
 LOOKUP_DELAY_S = 0.3
 """From a response to the lookup of its prompt: the events of its blocks come over another connection."""
-REPLAY_TIMEOUT_S = 2.0
 MAX_PENDING_PROMPTS = 4096
 """Prompts that may wait for their lookup; older ones are dropped."""
 LONG_PROMPT_TOKENS, SILENT_PROMPTS = 256, 16
@@ -68,53 +66,42 @@ LONG_PROMPT_TOKENS, SILENT_PROMPTS = 256, 16
 
 
 class EventReader:
-    """Reads messages in order. Pure: it returns which ones have to be requested again."""
+    """Reads messages in order."""
 
     def __init__(self, blocks: CachedBlocks) -> None:
         """Start before the first message."""
         self._blocks = blocks
         self._decode: Any = _load_decoder()
-        self._next, self._latest = 0, -math.inf
-        """Number of the next message, and timestamp of the last one."""
+        self._next = 0
+        """Number of the next message."""
 
-    def feed(self, parts: Sequence[bytes], *, can_replay: bool = False) -> int | None:
-        """Read a message. Return `None`, or the number of the first missing message before it, if the server can
-        replay that; the message must be fed again then. Otherwise all blocks are forgotten."""
+    def feed(self, parts: Sequence[bytes]) -> None:
+        """Read a message. If others are missing before it, all blocks are forgotten first."""
         try:
             number = int.from_bytes(parts[-2], "big")
-            timestamp, raw = self._decode(parts[-1])[:2]
-            events = [block_event for event in raw for block_event in read(event)]
-            timestamp = float(timestamp)
+            events = [block_event for event in self._decode(parts[-1])[1] for block_event in read(event)]
         except Exception as error:  # the format of another vLLM: the blocks that the message was about are unknown
             log.warning("unreadable prefix cache event: %s: %s", type(error).__name__, error)
             self._blocks.lose()
-            return None
-        if number < self._next:
-            if timestamp <= self._latest:
-                return None  # a replayed message that had arrived after all
-            self._blocks.lose()  # a restarted server counts from 0, and its cache is empty
-            self._next = 0
-        if number > self._next:
-            if can_replay:
-                return self._next
+            return
+        if number != self._next:  # a restarted server counts from 0, and its cache is empty
             self._blocks.lose()
-        self._next, self._latest = number + 1, timestamp
+        self._next = number + 1
         self._blocks.take(events)
-        return None
 
 
 class KvEvents:
     """Follows one server, from `start` to `close`. Prompts are reported only after the first event: otherwise a server
     that publishes elsewhere would seem to cache nothing."""
 
-    def __init__(self, address: str, replay: str | None) -> None:
+    def __init__(self, address: str) -> None:
         """Connect with `start`. Raises `ConfigError` if pyzmq or msgspec is not installed."""
         try:
             import zmq.asyncio
         except ImportError:
             raise ConfigError(INSTALL_HINT) from None
         self._zmq: Any = zmq
-        self._address, self._replay = address, replay
+        self._address = address
         self._blocks = CachedBlocks()
         self._reader = EventReader(self._blocks)
         self._pending: deque[tuple[float, int, Sequence[int], str, str]] = deque(maxlen=MAX_PENDING_PROMPTS)
@@ -153,37 +140,11 @@ class KvEvents:
             socket.setsockopt(zmq.SUBSCRIBE, b"")
             socket.connect(self._address)
             while True:
-                parts = await socket.recv_multipart()
+                self._reader.feed(await socket.recv_multipart())
                 self._has_events = True
-                missing = self._reader.feed(parts, can_replay=self._replay is not None)
-                if missing is not None:
-                    for message in await self._request_replay(context, zmq, missing):
-                        self._reader.feed(message)
-                    self._reader.feed(parts)
         finally:
             socket.close()
             context.destroy(linger=0)
-
-    async def _request_replay(self, context: Any, zmq: Any, first: int) -> list[list[bytes]]:
-        """Return the messages from a number on, as far as the server still has them."""
-        # A DEALER, since vLLM's ROUTER sends many replies to one request, which a REQ socket would refuse.
-        socket = context.socket(zmq.DEALER)
-        messages: list[list[bytes]] = []
-        try:
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.connect(self._replay)
-            await socket.send_multipart((b"", first.to_bytes(8, "big")))
-            async with asyncio.timeout(REPLAY_TIMEOUT_S):
-                while True:
-                    parts = await socket.recv_multipart()
-                    # vLLM ends a replay with the number -1 and an empty payload.
-                    if len(parts) < 2 or parts[-2] == b"\xff" * 8 or not parts[-1]:
-                        return messages
-                    messages.append(parts)
-        except TimeoutError:
-            return messages
-        finally:
-            socket.close()
 
     async def _look_up_prompts(self) -> None:
         """Look up the prompts of responses, and publish what changed."""

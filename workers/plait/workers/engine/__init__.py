@@ -113,7 +113,7 @@ class Engine(CallbackWorker):
             raise
         self._core, self.block, self.cache_tokens = core, core.block, core.blocks * core.block
         if self.options.kv_events:
-            events = self._events = KvEvents(events_address(self._folder.path), None)
+            events = self._events = KvEvents(events_address(self._folder.path))
             core.on_prompt_end = lambda *prompt: self._inbox.call(lambda: events.add_prompt(*prompt))
             events.start()
         self.identity = await asyncio.to_thread(resources.identity, [self.model, *self.options.lora.values()])

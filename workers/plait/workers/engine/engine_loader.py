@@ -72,9 +72,12 @@ def _head_sizes() -> Sequence[int]:
         return ()
 
 
-def load(args: dict[str, Any], given: Iterable[str] = (), process: CoreProcess | None = None) -> tuple[Any, Any]:
+def load(
+    args: dict[str, Any], given: Iterable[str] = (), process: CoreProcess | None = None, *, is_async: bool = False
+) -> tuple[Any, Any]:
     """Return the module vllm and its engine. `given` are the arguments that the user named himself (`engine_args`),
-    `process` the one that EngineCore gets. Raises `EngineError`, or whatever vLLM raises."""
+    `process` the one that EngineCore gets; `is_async`: the engine serves the running event loop. Raises `EngineError`,
+    or whatever vLLM raises."""
     try:
         import vllm
     except ModuleNotFoundError as error:
@@ -95,6 +98,10 @@ def load(args: dict[str, Any], given: Iterable[str] = (), process: CoreProcess |
 
         config = taken.create_engine_config()
         with process.starting(config):
+            if is_async:
+                from vllm.v1.engine.async_llm import AsyncLLM
+
+                return vllm, AsyncLLM.from_vllm_config(config, disable_log_stats=True)
             engine = vllm.LLMEngine(config, Executor.get_class(config), log_stats=False, multiprocess_mode=True)
         return vllm, engine
 

@@ -92,7 +92,7 @@ class Http(CallbackWorker):
         self._is_closed = False
         self._warned = False
         """Whether the log has the reason why the server, probed later, could not be used."""
-        self._events = KvEvents(given.kv_events, given.kv_replay) if given.kv_events else None
+        self._events = KvEvents(given.kv_events) if given.kv_events else None
 
     @property
     def tenant(self) -> str:

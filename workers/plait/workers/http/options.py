@@ -93,9 +93,6 @@ class HttpOptions(Frozen):
         '\'{"publisher": "zmq", …}\'`), such as `tcp://host:5557`: steps are placed by what it really holds. For a '
         "server of one replica that takes token ids.",
     )
-    kv_replay: str | None = Field(
-        default=None, description="Address at which it replays lost events (`replay_endpoint`)."
-    )
     processed_logprobs: bool = Field(
         default=False,
         description="The server was started with `--logprobs-mode processed_logprobs`: it tells log-probabilities "

@@ -4,6 +4,7 @@ state."""
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 
 from pydantic import Field, JsonValue, PrivateAttr, ValidationError
@@ -18,6 +19,7 @@ from .problems import drawn
 
 __all__ = ["BashSql"]
 
+_BLOCK = re.compile(r"^```(?:sql|diff|patch)\n(.*?\n)```\s*$", re.DOTALL | re.MULTILINE)
 _EXAMPLE = '{"prompt": "Delete the empty files.", "files": {"a.txt": "", "b.txt": "x"}}'
 
 
@@ -35,6 +37,10 @@ class BashSqlProblem(Frozen):
     """Each CSV file is a table of `data.db` too, named as it."""
     at_root: tuple[str, ...] = ()
     """Names in the folder that are also available below `/`: `testbed` as `/testbed`."""
+    lake: tuple[str, ...] | None = None
+    """Files of the data lake of the environment `data-lake`; empty: all."""
+    repository: tuple[str, str] | None = None
+    """Bundle and commit of the environment `repository`."""
 
 
 class BashSql(Task):
@@ -65,6 +71,10 @@ class BashSql(Task):
         there = [f"files: {', '.join(self._problem.files)}"] if self._problem.files else []
         there += ["the SQLite database data.db"] if self._problem.sql or self._problem.tables else []
         there += [f"/{name}" for name in self._problem.at_root]
+        there += ["the data lake, whose tables `select sql from sqlite_master` lists"] * (
+            self._problem.lake is not None
+        )
+        there += [f"the repository {self._problem.repository[0]}"] if self._problem.repository else []
         return f"{self._problem.prompt}\nThere are: {'; '.join(there) or 'no files'}.\n"
 
     def chat(self) -> bool:
@@ -72,7 +82,9 @@ class BashSql(Task):
         return True
 
     def extract(self, text: str) -> JsonValue:
-        """Return the last line that says something."""
+        """Return the last block of SQL or of a patch, else the last line that says something."""
+        if blocks := _BLOCK.findall(text):
+            return blocks[-1]
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1] if lines else None
 
