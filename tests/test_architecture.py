@@ -499,7 +499,7 @@ def test_core_can_be_imported_without_the_engine_and_plugins() -> None:
 def test_everything_can_be_imported_without_the_engine() -> None:
     modules = [module_name(path) for path in sources(*SHIPPED)]
     frameworks = [
-        *(f"plait_research.adapters.{name}" for name in ("inspect_ai", "skyrl", "verifiers", "verl")),
+        *(f"plait_research.adapters.{name}" for name in ("inspect_ai", "verifiers", "verl")),
         *(f"plait_server.adapters.{name}" for name in ("agui", "langchain", "pydantic_ai")),
     ]
     inside = [f"plait.workers.engine.{name}" for name in ("arithmetic", "distribution")]  # loaded by vLLM itself

@@ -92,7 +92,7 @@ LOST = ROW["patch"].replace("\n     ", "\n     not there ", 1)
     ],
 )
 async def test_bad_patches_end_with_their_reason(patch: str | None, applied: bool, says: str) -> None:
-    report = await placed(ROW["text"], test_seconds=5).report(patch, ROW["want"])
+    report = await placed(ROW["text"]).report(patch, ROW["want"])
     assert (report["applied"], report["resolved"]) == (applied, "RESOLVED_NO")
     assert says in report["log"], report["log"]
 

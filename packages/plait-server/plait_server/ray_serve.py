@@ -41,6 +41,8 @@ class DeployArguments(BaseModel):
     """Target number of running requests per replica: with more, Ray Serve starts another replica."""
     max_ongoing: int = Field(default=512, ge=1)
     """Maximum number of running requests per replica; further ones wait in the queue of Ray Serve."""
+    max_queued: int = Field(default=-1, ge=-1)
+    """Maximum number of requests in that queue; further ones get status 503. -1: no limit."""
     upscale_seconds: float = Field(default=10.0, ge=0)
     """For so long there must be too many requests before replicas are added."""
     downscale_seconds: float = Field(default=300.0, ge=0)
@@ -63,6 +65,7 @@ def app(args: DeployArguments) -> Any:
     deployment = serve.deployment(
         name=args.name,
         max_ongoing_requests=args.max_ongoing,
+        max_queued_requests=args.max_queued,
         graceful_shutdown_timeout_s=settings.drain_seconds + _AFTER,
         ray_actor_options={"num_cpus": args.cpus},
         autoscaling_config={

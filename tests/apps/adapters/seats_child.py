@@ -159,7 +159,7 @@ def verl_threads(cases: int) -> dict[str, Any]:
     entry = {
         "name": "plait",
         "_target_": f"{seat.__name__}.PlaitAgentLoop",
-        "request": {"planner": "sample:n=3"},
+        "request": {"planner": "sample:n=3,early=false"},
         "seed": 5,
     }
     v1.AgentLoopWorker._run_agent_loop.__globals__["_agent_loop_registry"]["plait"] = OmegaConf.create(entry)
@@ -233,7 +233,74 @@ def verl_published(_: int) -> dict[str, Any]:
     }
 
 
-CHECKS = {check.__name__: check for check in (verl, verl_published, verl_threads)}
+def skyrl(cases: int) -> dict[str, Any]:
+    """Compare `single` with SkyRL's own generator, field by field, and count the steps of three samples."""
+    import typing
+
+    import typing_extensions
+
+    typing.TypedDict = typing_extensions.TypedDict  # pydantic wants this one before Python 3.12
+    import skyrl_gym
+    from skyrl.train.config import GeneratorConfig, SkyRLGymConfig
+    from skyrl.train.generators.base import TrajectoryID
+    from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
+    from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+
+    from examples.trainers.skyrl_generator import PlaitGenerator
+
+    tokenizer, finished = build_tokenizer(), []
+    params = {"temperature": 0.7, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "logprobs": 1, "max_tokens": 34}
+
+    class Client:
+        def __init__(self) -> None:
+            self.servers = FakeServers(tokenizer)
+
+        async def generate(self, asked: dict[str, Any], model: str | None = None) -> dict[str, Any]:
+            (ids,), (session,) = asked["prompt_token_ids"], asked["session_ids"]
+            output = await self.servers.generate(session, prompt_ids=ids, sampling_params=asked["sampling_params"])
+            stop = "stop" if output.token_ids[-1] == tokenizer.eos_token_id else "length"
+            return {
+                "responses": [tokenizer.decode(output.token_ids, skip_special_tokens=True)], "stop_reasons": [stop],
+                "response_ids": [output.token_ids], "response_logprobs": [output.log_probs],
+            }  # fmt: skip
+
+        async def finish_session(self, session: str) -> None:
+            finished.append(session)
+
+    class Digits(BaseTextEnv):
+        def __init__(self, env_config: Any = None, extras: Any = None) -> None:
+            super().__init__()
+
+        def step(self, action: str) -> Any:
+            reward = float(sum(map(str.isdigit, action)))
+            return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata={})
+
+    skyrl_gym.register(id="digits", entry_point=Digits)
+
+    def generated(kind: Any, steps: bool, **options: Any) -> dict[str, Any]:
+        config = GeneratorConfig(step_wise_trajectories=steps, max_input_length=1000)
+        config.sampling_params.max_generate_length = 34
+        made = kind(config, SkyRLGymConfig(max_env_workers=0), Client(), tokenizer, **options)
+        given = {
+            "prompts": [[asked_of(case)[0]] for case in range(cases)], "env_classes": ["digits"] * cases,
+            "env_extras": [{} for _ in range(cases)], "sampling_params": params,
+            "trajectory_ids": [TrajectoryID(str(case), 0) for case in range(cases)],
+        }  # fmt: skip
+        return asyncio.run(made.generate(given, disable_tqdm=True))
+
+    theirs, ours = generated(SkyRLGymGenerator, False), generated(PlaitGenerator, False)
+    names = ("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons", "rollout_logprobs")
+    differing = [[name, case] for name in names for case in range(cases) if theirs[name][case] != ours[name][case]]
+    several = generated(PlaitGenerator, True, request={"planner": "sample:n=3,early=false"}, seed=1)
+    return {
+        "cases": cases, "equal": cases - len({case for _, case in differing}), "differing": differing[:5],
+        "cut": ours["stop_reasons"].count("length"), "sessions": len(finished),
+        "steps": len(several["response_ids"]), "last": several["is_last_step"],
+        "rewarded": [any(rewards) for rewards in several["rewards"]],
+    }  # fmt: skip
+
+
+CHECKS = {check.__name__: check for check in (skyrl, verl, verl_published, verl_threads)}
 
 if __name__ == "__main__":
     sys.stdout.write(json.dumps(CHECKS[sys.argv[1]](int(sys.argv[2]))) + "\n")

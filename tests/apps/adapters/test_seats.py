@@ -122,18 +122,18 @@ async def test_the_ids_masks_and_logprobs_are_those_of_verls_own_loops(verl: Any
 
 async def test_threads_are_a_list_for_trainer_v1_and_an_error_for_the_older_one(verl: Any, tokenizer: Any) -> None:
     servers = FakeServers(tokenizer)
-    outputs = await rolled(verl, servers, planner="sample:n=3", session_id=2, seed=7)
+    outputs = await rolled(verl, servers, planner="sample:n=3,early=false", session_id=2, seed=7)
     assert [each.extra_fields["sequence"] for each in outputs] == [0, 1, 2]
     assert all(each.prompt_ids == outputs[0].prompt_ids for each in outputs)
     assert len({tuple(each.response_ids) for each in outputs}) == 3
     assert len({asked["id"] for asked in servers.asked}) == 1, "one session, so one server has the prefix"
     with pytest.raises(ConfigError, match=r"made 3 sequences, .* trainer\.use_v1=true"):
-        await rolled(verl, FakeServers(tokenizer), planner="sample:n=3", seed=7)
+        await rolled(verl, FakeServers(tokenizer), planner="sample:n=3,early=false", seed=7)
 
 
 async def test_a_seed_repeats_a_rollout_and_tells_rollouts_apart(verl: Any, tokenizer: Any) -> None:
     async def one(**given: Any) -> list[list[int]]:
-        made = await rolled(verl, FakeServers(tokenizer), planner="sample:n=2", **given)
+        made = await rolled(verl, FakeServers(tokenizer), planner="sample:n=2,early=false", **given)
         return [each.response_ids for each in made]
 
     first = await one(session_id=0, seed=7)
@@ -148,7 +148,7 @@ async def test_a_seed_repeats_a_rollout_and_tells_rollouts_apart(verl: Any, toke
 async def test_a_rollout_is_cancelled_with_its_step(verl: Any, tokenizer: Any) -> None:
     server = FakeServers(tokenizer)
     server.hang = True
-    step = asyncio.ensure_future(rolled(verl, server, planner="sample:n=3", session_id=0))
+    step = asyncio.ensure_future(rolled(verl, server, planner="sample:n=3,early=false", session_id=0))
     while len(server.asked) < 3:
         await asyncio.sleep(0.01)
     step.cancel()
@@ -226,3 +226,12 @@ def test_verls_trainer_gives_threads_the_advantage_of_their_rollout(installed: A
     found = installed("verl", "verl_threads", 4)
     assert found["rows"] == found["equal"] == 3 * found["rollouts"] == found["seeds"] == 48
     assert found["nonzero"] > 24, "the rewards differ, or the test shows nothing"
+
+
+@pytest.mark.slow
+def test_skyrls_own_generator_makes_the_same(installed: Any) -> None:
+    found = installed("skyrl", "skyrl", 40)
+    assert found["equal"] == found["cases"] == 40, found["differing"]
+    assert 0 < found["cut"] < 40, "the limit cuts some answers, and not others"
+    assert found["sessions"] == 120, "every trajectory of the three runs gave its session back"
+    assert found["steps"] == 120 and found["last"] == found["rewarded"] == [False, False, True] * 40

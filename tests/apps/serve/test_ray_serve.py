@@ -139,13 +139,16 @@ def test_the_arguments_become_the_options_of_a_deployment(tmp_path) -> None:
     file = tmp_path / "plait.toml"
     file.write_text('journal = "off"\n[serve]\ndrain_seconds = 7\n')
     made = app(
-        DeployArguments(config=file, upstream="http://a/v1,http://b/v1", min_replicas=2, max_replicas=5, ongoing=3)
+        DeployArguments(
+            config=file, upstream="http://a/v1,http://b/v1", min_replicas=2, max_replicas=5, ongoing=3, max_queued=9
+        )
     )
     found = made._bound_deployment
     assert found.name == "plait" and found.ray_actor_options["num_cpus"] == 1.0
     scaled = found._deployment_config.autoscaling_config
     assert (scaled.min_replicas, scaled.max_replicas, scaled.target_ongoing_requests) == (2, 5, 3)
     assert found._deployment_config.graceful_shutdown_timeout_s == 17
+    assert found._deployment_config.max_queued_requests == 9
 
 
 def test_settings_that_make_no_sense_are_refused_before_anything_starts() -> None:
