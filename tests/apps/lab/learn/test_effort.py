@@ -60,7 +60,7 @@ def test_takeover_learns_scores_and_then_keeps_a_share(plait: Any, tmp_path: Pat
     assert told.code == 0 and "not calibrated" not in told.out + told.err
 
 
-def test_runs_in_journals_are_counted_once_for_each_planner(plait: Any, tmp_path: Path) -> None:
+def test_runs_in_journals_are_counted_once_for_each_planner_and_its_candidates(plait: Any, tmp_path: Path) -> None:
     journal, out = tmp_path / "j", tmp_path / "arms.json"
     replies = script(tmp_path, [{"when": "<direct>", "text": "nothing"}, {"text": RIGHT}])
     route = 'route-record:candidates=["single:style=direct","single"]'
@@ -69,9 +69,9 @@ def test_runs_in_journals_are_counted_once_for_each_planner(plait: Any, tmp_path
         plait(*words, "--script", replies, "--journal", journal, "--json")
     plait("run", "3 5 7 11 -> 24", "--task", "countdown", "--script", replies, "--journal", journal, "--json")
     done = plait("learn", "effort", "countdown", "--planner", route, "--from", journal, "--out", out, "--json")
-    assert done.code == 0 and (done.json["runs"], done.json["learned"]) == (8, 8), done.err
+    assert done.code == 0 and (done.json["runs"], done.json["learned"]) == (9, 9), done.err
     direct, serial = json.loads(out.read_text())["countdown"]["options"]["candidates"]
-    assert direct.get("wins", 0) == 0 and serial.get("losses", 0) == 0 and direct["losses"] + serial["wins"] == 8
+    assert direct.get("wins", 0) == 0 and serial.get("losses", 0) == 0 and direct["losses"] + serial["wins"] == 9
 
 
 @pytest.mark.parametrize("planner", ["sample", "deepprune"])
