@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plait.core.errors import PlaitError
+from plait.core.ops import Plugin
 from plait.runtime.client.answer import Answer
 
-from .bodies import MAX_MESSAGES
-from .conversations import read_items
+from .bodies import MAX_MESSAGES, ServedStrategy
+from .conversations import SUMMARY_PREFIX, read_items
 from .dialect import write_stream
 from .errors import ApiError, invalid
 from .http import EventStream, apart, read, unless_disconnected
@@ -26,6 +27,9 @@ from .service import Service
 from .stream_events import ChoiceBuilder, ChoiceFailed, stream_choices
 from .tenants import ServedRun, User
 
+_SUMMARY = """\
+All messages above but the user's are removed. Write down briefly what is needed to continue without them: findings \
+with names and numbers, decisions with reasons, failures, and open points."""
 CANCEL_TIMEOUT_S = 20.0
 """Seconds to wait for the end of a cancelled run of another process before its present state is returned."""
 
@@ -48,11 +52,16 @@ class ResponsesApi:
         await service.count_request(user)
         if len(conversation) > MAX_MESSAGES:
             raise invalid(f"the conversation has come to {len(conversation)} messages, and {MAX_MESSAGES} are the most")
-        prepared = await apart(body.is_long, body.request_after, conversation, service.strategy(body.model, user))
+        strategy, output = service.strategy(body.model, user), list[dict[str, Any]]()
+        prepared = await apart(body.is_long, body.request_after, conversation, strategy)
+        limit = body.context_management[0].compact_threshold if body.context_management else None
+        if limit and (await input_tokens(service, prepared, user))["input_tokens"] > limit:
+            conversation, *output, _ = await self._compact(request, body, conversation, user)
+            prepared = await apart(body.is_long, body.request_after, [*conversation, *read_items(output)], strategy)
         is_followed = bool(body.stream or body.background)
         live = await service.submit(prepared, body, user, watch=is_followed)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        response = await apart(body.is_long, _new_response, live, body)
+        response = {**await apart(body.is_long, _new_response, live, body), "output": output}
         stored = StoredResponse(response, user, live, conversation, given, bool(body.background),
                     steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest,
                     given_bytes=await apart(body.is_long, size_of, conversation))  # fmt: skip
@@ -75,6 +84,33 @@ class ResponsesApi:
         conversation, _ = await self._conversation(body, user)
         prepared = await apart(body.is_long, body.request_after, conversation, self._service.strategy(body.model, user))
         return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, prepared, user)})
+
+    async def compact(self, request: Request, user: User) -> Response:
+        """Answer `POST /v1/responses/compact`."""
+        body = await read(request, ResponseBody, self._service.settings)
+        body.check()
+        kept, item, response = await self._compact(request, body, (await self._conversation(body, user))[0], user)
+        output = [{"type": "message", **message, "content": _write_content(message["content"])} for message in kept]
+        return JSONResponse({**response, "object": "response.compaction", "output": [*output, item]})
+
+    async def _compact(
+        self, request: Request, body: ResponseBody, conversation: list[dict[str, Any]], user: User
+    ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+        """Return the messages that stay, an item with a summary of the others, and the response of its run."""
+        await self._service.count_request(user)
+        asked = ResponseBody(model=body.model, instructions=body.instructions, session_id=body.session_id)
+        strategy = ServedStrategy(Plugin(name="single"), (), self._service.strategy(body.model, user).model)
+        prepared = asked.request_after([*conversation, {"role": "user", "content": _SUMMARY}], strategy)
+        live = await self._service.submit(prepared, asked, user, watch=False)
+        stored = StoredResponse(_new_response(live, asked), user, live, conversation, [], False)
+        await self._whole(request, stored, live)
+        parts = [part for item in stored.response["output"] if item["type"] == "message" for part in item["content"]]
+        if not (text := "".join(part["text"] for part in parts).strip()):
+            raise ApiError(
+                502, "The model wrote no summary. Send the request again, or without compaction.", retry=True
+            )
+        item = {"type": "compaction", "id": f"cmp_{live.handle.run}", "encrypted_content": SUMMARY_PREFIX + text}
+        return [each for each in conversation if each["role"] not in ("assistant", "tool")], item, stored.response
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
@@ -226,6 +262,10 @@ def _fill_response(stored: StoredResponse, answer: Answer) -> ApiError | None:
         if isinstance(event, ChoiceFailed):
             return event.error
     return None
+
+
+def _write_content(content: Any) -> Any:
+    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
 
 
 def _echo_tool(tool: dict[str, Any]) -> dict[str, Any]:
