@@ -90,7 +90,7 @@ class ResponsesApi:
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
         kept, item, response = await self._compact(request, body, (await self._conversation(body, user))[0], user)
-        output = [{"type": "message", **message, "content": _write_content(message["content"])} for message in kept]
+        output = [_write_message(f"msg_{place}", message) for place, message in enumerate(kept)]
         return JSONResponse({**response, "object": "response.compaction", "output": [*output, item]})
 
     async def _compact(
@@ -264,8 +264,10 @@ def _fill_response(stored: StoredResponse, answer: Answer) -> ApiError | None:
     return None
 
 
-def _write_content(content: Any) -> Any:
-    return [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+def _write_message(name: str, message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    content = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+    return {"type": "message", "id": name, **message, "content": content}
 
 
 def _echo_tool(tool: dict[str, Any]) -> dict[str, Any]:
