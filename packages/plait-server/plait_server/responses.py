@@ -52,16 +52,11 @@ class ResponsesApi:
         await service.count_request(user)
         if len(conversation) > MAX_MESSAGES:
             raise invalid(f"the conversation has come to {len(conversation)} messages, and {MAX_MESSAGES} are the most")
-        strategy, output = service.strategy(body.model, user), list[dict[str, Any]]()
-        prepared = await apart(body.is_long, body.request_after, conversation, strategy)
-        limit = body.context_management[0].compact_threshold if body.context_management else None
-        if limit and (await input_tokens(service, prepared, user))["input_tokens"] > limit:
-            conversation, *output, _ = await self._compact(request, body, conversation, user)
-            prepared = await apart(body.is_long, body.request_after, [*conversation, *read_items(output)], strategy)
+        prepared = await apart(body.is_long, body.request_after, conversation, service.strategy(body.model, user))
         is_followed = bool(body.stream or body.background)
         live = await service.submit(prepared, body, user, watch=is_followed)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        response = {**await apart(body.is_long, _new_response, live, body), "output": output}
+        response = await apart(body.is_long, _new_response, live, body)
         stored = StoredResponse(response, user, live, conversation, given, bool(body.background),
                     steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest,
                     given_bytes=await apart(body.is_long, size_of, conversation))  # fmt: skip
@@ -86,31 +81,27 @@ class ResponsesApi:
         return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, prepared, user)})
 
     async def compact(self, request: Request, user: User) -> Response:
-        """Answer `POST /v1/responses/compact`."""
+        """Answer `POST /v1/responses/compact`: a run of its own writes a summary in place of answers and results."""
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
-        kept, item, response = await self._compact(request, body, (await self._conversation(body, user))[0], user)
-        output = [_write_message(f"msg_{place}", message) for place, message in enumerate(kept)]
-        return JSONResponse({**response, "object": "response.compaction", "output": [*output, item]})
-
-    async def _compact(
-        self, request: Request, body: ResponseBody, conversation: list[dict[str, Any]], user: User
-    ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-        """Return the messages that stay, an item with a summary of the others, and the response of its run."""
+        conversation, _ = await self._conversation(body, user)
         await self._service.count_request(user)
         asked = ResponseBody(model=body.model, instructions=body.instructions, session_id=body.session_id)
         strategy = ServedStrategy(Plugin(name="single"), (), self._service.strategy(body.model, user).model)
-        prepared = asked.request_after([*conversation, {"role": "user", "content": _SUMMARY}], strategy)
+        messages = [*conversation, {"role": "user", "content": _SUMMARY}]
+        prepared = await apart(body.is_long, asked.request_after, messages, strategy)
         live = await self._service.submit(prepared, asked, user, watch=False)
+        request.scope["plait.run"] = live.handle.run
         stored = StoredResponse(_new_response(live, asked), user, live, conversation, [], False)
-        await self._whole(request, stored, live)
+        if (answer := await self._whole(request, stored, live)).status_code != 200:  # the client has disconnected
+            return answer
         parts = [part for item in stored.response["output"] if item["type"] == "message" for part in item["content"]]
         if not (text := "".join(part["text"] for part in parts).strip()):
-            raise ApiError(
-                502, "The model wrote no summary. Send the request again, or without compaction.", retry=True
-            )
+            raise ApiError(502, "The model wrote no summary. Send the request again.", retry=True)
+        kept = [message for message in conversation if message["role"] not in ("assistant", "tool")]
+        output = [_write_message(f"msg_{place}", message) for place, message in enumerate(kept)]
         item = {"type": "compaction", "id": f"cmp_{live.handle.run}", "encrypted_content": SUMMARY_PREFIX + text}
-        return [each for each in conversation if each["role"] not in ("assistant", "tool")], item, stored.response
+        return JSONResponse({**stored.response, "object": "response.compaction", "output": [*output, item]})
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
