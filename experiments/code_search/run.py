@@ -17,7 +17,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 from plait.core.events import Job
 from plait.core.flow import Answerable, Context
 from plait.core.ops import ModelCall, Plugin, Text

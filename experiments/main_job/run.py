@@ -13,7 +13,7 @@ import time
 from typing import NamedTuple
 
 from plait import Answer, AsyncOrchestrator
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 from plait_bench.countdown import CountdownProblem, draw, is_right
 
 from .._tools.measure import Row

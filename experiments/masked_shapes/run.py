@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 from plait.core.errors import TaskError
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait_bench.tasks.tables.language import ATTRIBUTES, RELATIONS, slots, words

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 from plait.core.ops import Plugin
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator

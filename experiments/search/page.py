@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plait.apps.commands.eval import paired, wilson
+from plait.apps.common.intervals import wilson
 
 from .._tools.searches.cells import METHODS, Cell, mean_of, of
 from .._tools.searches.script import RIGHT
 from .._tools.searches.world import SLOTS, Outcome
+from .._tools.statistics import difference
 
 __all__ = ["page_of", "rows_of"]
 
@@ -20,7 +21,7 @@ def rows_of(found: Mapping[Cell, Sequence[Outcome]], problems: int) -> list[Row]
     """Return a row of each cell over the puzzles that all cells have, at most `problems`.
 
     Differences in accuracy are of the same puzzles: to best-of-N at the same scorer, and to a majority vote; with 95 %
-    bootstrap intervals.
+    exact intervals.
     """
     count = min([problems, *map(len, found.values())])
     rows: list[Row] = []
@@ -35,7 +36,7 @@ def rows_of(found: Mapping[Cell, Sequence[Outcome]], problems: int) -> list[Row]
             ("majority", Cell(cell.size, "majority", 0.5, cell.nodes)),
         ):
             if other != cell and other in found:
-                row[f"less {name}"] = _rounded(*paired(of(done, "right"), of(found[other][:count], "right")))
+                row[f"less {name}"] = _rounded(*difference(of(done, "right"), of(found[other][:count], "right")))
         rows.append(row)
     return rows
 

@@ -22,7 +22,6 @@ from zlib import crc32
 
 import torch
 
-from plait.apps.commands.eval import paired
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.result import Result, Usage
@@ -40,6 +39,7 @@ from training.export import load
 from .._tools.searches.cells import collect, kept_in, mean_of, of, options_of, planned
 from .._tools.searches.script import Noisy, read, steps_of
 from .._tools.searches.world import Outcome, outcome_of
+from .._tools.statistics import difference
 
 __all__ = ["SCORERS", "Cell", "Model", "Stepper", "Threader", "cells", "drawn", "page_of"]
 
@@ -253,7 +253,7 @@ def page_of(found: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def _points(done: Sequence[Outcome], base: Sequence[Outcome]) -> str:
-    by, low, high = (100 * each for each in paired(of(done, "right"), of(base, "right")))
+    by, low, high = (100 * each for each in difference(of(done, "right"), of(base, "right")))
     return f"{by:+.1f} ({low:+.1f} to {high:+.1f})"
 
 

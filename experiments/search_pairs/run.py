@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plait.apps.commands.eval import paired
 from plait.core.ops import Plugin
 from plait_bench.tasks.countdown import Countdown
 
 from .._tools.searches.cells import collect, kept_in, mean_of, of, options_of, planned
 from .._tools.searches.script import Noisy, Script
 from .._tools.searches.world import SLOTS, Outcome, outcome_of, puzzles
+from .._tools.statistics import difference
 
 __all__ = ["CELLS", "Cell", "page_of"]
 
@@ -85,8 +85,8 @@ def page_of(found: Mapping[str, Sequence[Outcome]]) -> str:
             continue
         done = every[:n]
         base = done if against is every else against[:n]
-        by, low, high = (100 * each for each in paired(of(done, "right"), of(base, "right")))
-        difference = "" if done is base else f"{by:+.1f} ({low:+.1f} to {high:+.1f})"
+        by, low, high = (100 * each for each in difference(of(done, "right"), of(base, "right")))
+        shown_difference = "" if done is base else f"{by:+.1f} ({low:+.1f} to {high:+.1f})"
         kv, seconds = (
             "" if done is base else f"{mean_of(done, each) / mean_of(base, each):.2f}" for each in ("kv", "seconds")
         )
@@ -94,7 +94,7 @@ def page_of(found: Mapping[str, Sequence[Outcome]]) -> str:
             name,
             len(done),
             f"{mean_of(done, 'right'):.1%}",
-            difference,
+            shown_difference,
             f"{mean_of(done, 'covered'):.1%}",
             kv,
             f"{mean_of(done, 'seconds'):.2f}",

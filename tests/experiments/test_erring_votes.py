@@ -15,7 +15,7 @@ from experiments.erring_votes.bounds import moments
 from experiments.erring_votes.recorded import replay, replay_all
 from experiments.erring_votes.run import choose, packed, page_of, unpacked, wanted
 from experiments.erring_votes.traces import Trace
-from plait.apps.commands import eval as evaluation
+from plait.apps.common import intervals
 
 
 def drawn(level: int, text: str, answers: list[int | None]) -> Drawn:
@@ -81,7 +81,7 @@ def test_sums_are_those_of_a_seed_and_a_torn_line_is_left_out(tmp_path: Path) ->
 
 def test_the_page_has_a_row_for_each_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     given = [drawn(level, text, [level, 5, 5]) for level in LEVELS for text in ("2 + 3", "4 + 1")]
-    for module in (statistics, evaluation):
+    for module in (statistics, intervals):
         monkeypatch.setattr(module, "RESAMPLES", 20)
     rng = np.random.default_rng(1)
     outcomes = {each: rng.random((len(given), 3)).round() + np.array([0.0, 100.0, 10.0]) for each in wanted()}

@@ -17,7 +17,7 @@ from experiments._tools.page import render
 from experiments._tools.statistics import Estimate, mean, share
 from experiments._tools.store import Store
 from experiments.apr.run import Apr
-from plait.apps.commands.eval import wilson
+from plait.apps.common.intervals import wilson
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments"

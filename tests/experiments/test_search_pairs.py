@@ -27,8 +27,8 @@ def test_differences_are_of_the_same_puzzles(monkeypatch: pytest.MonkeyPatch) ->
     other = [outcome(i % 2 == 0 and i != 0, 1.0, 50.0) for i in range(40)]
     rows = page_of({"a": base, "b": other}).splitlines()
     assert rows[2].startswith("| a | 40 | 50.0% |  |")
-    # one puzzle of 40 fewer: of unpaired shares the interval would be ten times as wide
-    assert "| b | 40 | 47.5% | -2.5 (-7.5 to +0.0) |" in rows[3] and "| 0.50 | 1.00 | 0.50 |" in rows[3]
+    # one puzzle of 40 fewer: of unpaired shares the interval would be twice as wide
+    assert "| b | 40 | 47.5% | -2.5 (-11.3 to +10.8) |" in rows[3] and "| 0.50 | 1.00 | 0.50 |" in rows[3]
 
 
 def test_puzzles_that_were_done_are_not_done_again(tmp_path: Path) -> None:

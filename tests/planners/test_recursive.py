@@ -184,7 +184,7 @@ def test_code_that_never_ends_is_forgotten_and_the_model_told() -> None:
     model = Model(turns)
     sandbox = Sandbox(Faulty("while True", ProgramOutcome(status="timeout", stderr="killed")))
     assert run(model, "short", sandbox).text == "ok"
-    assert "The code was stopped without a result (timeout) and is forgotten. killed" in model.seen[2]
+    assert "The code was stopped and is forgotten (timeout): killed" in model.seen[2]
     assert model.seen[3].endswith("The code printed:\n1\n")
 
 
@@ -192,8 +192,8 @@ def test_code_that_ends_its_process_or_prints_past_the_sandbox_is_forgotten() ->
     turns = [block("import os\nos._exit(0)"), block("llm_query('é' * 100_000)"), "FINAL(ok)"]
     model = Model(turns)
     assert run(model, "short").text == "ok"
-    assert "stopped without a result (done)" in model.seen[1]
-    assert "stopped without a result (too much output)" in model.seen[2]
+    assert "stopped and is forgotten (done)" in model.seen[1]
+    assert "stopped and is forgotten (too much output)" in model.seen[2]
     assert model.prompts == []
 
 
@@ -240,8 +240,6 @@ def test_a_recursive_query_has_a_session_of_its_own() -> None:
     assert run(model, "short", depth=2, max_branches=2).text == "ok"
     assert model.seen[2].endswith("The code printed:\n5005 DEEPER\n")
     assert model.seen[3].endswith("The code printed:\nin the middle\n")
-    assert "(here the same as `llm_query`)" in model.seen[1]
-    assert "(here the same as `llm_query`)" not in model.seen[0]
 
 
 def test_a_failed_sub_call_is_a_text_that_code_can_read() -> None:
@@ -256,7 +254,7 @@ def test_code_that_changes_what_is_asked_gets_no_sub_call() -> None:
     reach = "import sys\nasked = sys._getframe(1).f_locals['asked']\n"
     model = Model([block(reach + "asked.append(5)"), block(reach + "asked.append(['llm', [[0, 5]] * 9])"), "FINAL(ok)"])
     assert run(model, "short").text == "ok"
-    assert "stopped without a result" in model.seen[1]
+    assert "stopped and is forgotten" in model.seen[1]
     assert model.prompts[:1] == ["short" * 9]
 
 

@@ -257,15 +257,11 @@ class PrefixIndex:
     def _trim(self, cache: _Cache) -> None:
         most = min(cache.most, MOST / len(self._caches))
         while cache.used > most and cache.order:
-            self._drop(cache)
-
-    def _drop(self, cache: _Cache) -> None:
-        """Evict a worker's least recently used piece."""
-        self._remove(cache, next(iter(cache.order)))
+            self._remove(cache, next(iter(cache.order)))  # the least recently used piece
 
     def _empty(self, cache: _Cache) -> None:
         while cache.order:
-            self._drop(cache)
+            self._remove(cache, next(iter(cache.order)))
 
     def _cut(self, cache: _Cache, root: Hashable, content: bytes, upto: int, after: int) -> None:
         """Remove a worker's context from `upto` on, and its continuations beyond `after`, the end of the first missing

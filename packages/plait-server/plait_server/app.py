@@ -42,6 +42,7 @@ log = logging.getLogger("plait.serve")
 _BODIES: dict[str, type[Body]] = {
     "/v1/responses": ResponseBody,
     "/v1/responses/input_tokens": ResponseBody,
+    "/v1/responses/compact": ResponseBody,
     "/v1/messages/count_tokens": CountBody,
     "/agui": AguiBody,
 }
@@ -101,12 +102,13 @@ def build(service: Service) -> Starlette:
     for path, handler, method in (
         ("", responses.create, "POST"),
         ("/input_tokens", responses.count, "POST"),
+        ("/compact", responses.compact, "POST"),
         ("/{id}", responses.read, "GET"),
         ("/{id}", responses.delete, "DELETE"),
         ("/{id}/input_items", responses.items, "GET"),
         ("/{id}/cancel", responses.cancel, "POST"),
     ):
-        endpoint = _Endpoint(service, handler, "responses", starts_run=handler == responses.create)
+        endpoint = _Endpoint(service, handler, "responses", starts_run=handler in (responses.create, responses.compact))
         routes.append(Route(f"/v1/responses{path}", endpoint, methods=[method]))
     for path in TOKENIZER_PATHS:
         routes.append(Route(path, _Endpoint(service, TokenRequests(service).tokenize, "tokens"), methods=["POST"]))

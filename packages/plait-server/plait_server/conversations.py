@@ -93,6 +93,8 @@ def _chat_call(call: Any) -> Any:
 # -- responses ---------------------------------------------------------------------------------------------------------
 
 
+SUMMARY_PREFIX = "plait-summary:"
+"""Begins the content of a compaction item. It is not encrypted: it holds only what its reader has sent."""
 _OTHER_ITEMS = re.compile(
     "reasoning|mcp_(call|list_tools|approval_re(quest|sponse))|tool_search_(call|output)"
     "|(web_search|file_search|code_interpreter|image_generation)_call"
@@ -124,6 +126,11 @@ def read_items(given: str | Sequence[Fields]) -> list[Fields]:
             output = item.get("output", "")
             content = output if isinstance(output, str) else _item_content(output, f"{param}.output")
             messages.append({"role": "tool", "tool_call_id": _field(item, "call_id", param), "content": content})
+        elif kind == "compaction":
+            mark, summary = _field(item, "encrypted_content", param).partition(SUMMARY_PREFIX)[1:]
+            if not mark:
+                raise unsupported(param, "A compaction item of another server cannot be read here.")
+            messages.append({"role": "user", "content": f"[Earlier turns are left out here. A summary:\n{summary}]"})
         elif not _OTHER_ITEMS.fullmatch(str(kind)):
             raise unsupported(f"{param}.type", f"items of type {kind!r:.80} are not taken here")
     return messages
@@ -143,7 +150,7 @@ def _item_part(part: Any, param: str) -> Fields:
             return _text(_field(part, "text", param))
         case {"type": "refusal"}:
             return _text(_field(part, "refusal", param))
-        case {"type": "input_image", "image_url": str(url)}:
+        case {"type": "input_image", "image_url": str(url)} | {"type": "image_url", "image_url": {"url": str(url)}}:
             return _image(url)
         case _:
             raise _refused(param, "parts", part, "input_text or input_image")

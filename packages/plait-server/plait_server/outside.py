@@ -1,5 +1,5 @@
-"""What a request from outside may say: each field of a request and its plan has a row, each option of a plugin declares
-it (`plait.core.declarations`).
+"""What a request from outside may say: each field of a request and its plan has a row in `outside.toml`, each option
+of a plugin declares it (`plait.core.declarations`).
 
 One place for endpoints (the server, MCP, rows of a batch). Undeclared values are rejected, so a new field is closed
 until somebody decides about it. What the steps ask for at last, `plait.core.rights` holds once more when they are
@@ -9,12 +9,14 @@ planned.
 from __future__ import annotations
 
 import math
+import tomllib
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from plait.core.agent import Agent
@@ -48,66 +50,24 @@ Check = Literal[
 - `machine`, `file`: refused from outside: the machine sets it, or it names a file of the server
 """
 
-_GENERATION: dict[Check, str] = {
-    "free": "max_tokens thinking thinking_tokens temperature top_p top_k min_p repetition_penalty presence_penalty "
-    "frequency_penalty logit_bias stop logprobs top_logprobs reasoning_effort",
-    "template-values": "chat_template_kwargs",
-    "extra-body": "extra_body",
-}
-_TABLE: dict[type[BaseModel], dict[Check, str]] = {
-    Request: {
-        "free": "text asked tool_choice parallel_tool_calls begin budget seed session approve metadata",
-        "inside": "messages generation tools form output",
-        "branches": "n",
-        "task": "task",
-        "policy": "policies",
-        "merge": "merge",
-        "planner": "planner",
-        "model": "model",
-        "server": "default_token_limit value_bytes retries fairness_group fairness_weight priority salt tenant rights",
-    },
-    Generation: _GENERATION,
-    CallConfig: {**_GENERATION, "free": f"{_GENERATION['free']} template begin stream window", "model": "model",
-             "inside": "form"},
-    Form: {"free": "schema_ wrapped"},
-    Message: {"free": "role name tool_call_id reasoning", "inside": "content tool_calls", "machine": "said"},
-    TextPart: {"free": "type text"},
-    ImagePart: {"free": "type", "inside": "image_url"},
-    ImageUrl: {"free": "detail", "url": "url"},
-    ValuePart: {"free": "type step"},
-    MessageToolCall: {"free": "id type", "inside": "function"},
-    FunctionCall: {"free": "name arguments"},
-    Function: {"free": "name description parameters strict"},
-    Plan: {"free": "output budget group", "inside": "steps"},
-    Step: {"free": "name needs expands budget priority side_effects label role state", "inside": "op"},
-    ModelCall: {
-        "free": "kind after before chat begin stream tool_choice parallel_tool_calls",
-        "inside": "prompt messages sampling tools",
-        "model": "model",
-        "server": "salt",
-        "machine": "context heard",
-    },
-    Text: {"free": "kind text"},
-    Tokens: {"free": "kind ids within text"},
-    Ref: {"free": "kind step"},
-    Sampling: {
-        **_GENERATION,
-        "free": f"{_GENERATION['free']} seed arithmetic stop_ids keep_stop token_logprobs window labels",
-        "inside": "structured",
-    },
-    StructuredOutput: {"free": "kind spec required"},
-    ToolCall: {"free": "kind args approve", "tool": "tool"},
-    Join: {"free": "kind on_failure quorum deadline early", "merge": "merge"},
-    Agent: {"free": "name description instructions tools budget", "inside": "agents handoffs", "planner": "planner"},
-}  # fmt: skip
-"""`Step.priority` is free here, and held in `Rights.hold`: a tenant's may be 0 or more."""
+_KINDS: tuple[type[BaseModel], ...] = (
+    Generation, CallConfig, Sampling, Request, Form, Message, TextPart, ImagePart, ImageUrl, ValuePart, MessageToolCall,
+    FunctionCall, Function, Plan, Step, ModelCall, Text, Tokens, Ref, StructuredOutput, ToolCall, Join, Agent,
+)  # fmt: skip
 
 
-def _by_field(row: Mapping[Check, str]) -> dict[str, Check]:
-    return {name: how for how, names in row.items() for name in names.split()}
+def _read_rows() -> dict[type[BaseModel], dict[str, Check]]:
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    tables = TypeAdapter(dict[str, dict[Check, str]]).validate_python(tomllib.loads(text))
+    rows: dict[type[BaseModel], dict[str, Check]] = {
+        kind: {name: how for how, names in tables[kind.__name__].items() for name in names.split()} for kind in _KINDS
+    }
+    for kind in (CallConfig, Sampling):
+        rows[kind] = rows[Generation] | rows[kind]
+    return rows
 
 
-ROWS = {kind: _by_field(row) for kind, row in _TABLE.items()}
+ROWS = _read_rows()
 _PLAIN = (float, bool, type(None))
 """Types of options that need no declaration: they name nothing and count nothing. Words of a `Literal` are alike."""
 

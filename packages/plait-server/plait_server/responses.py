@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plait.core.errors import PlaitError
+from plait.core.ops import Plugin
 from plait.runtime.client.answer import Answer
 
-from .bodies import MAX_MESSAGES
-from .conversations import read_items
+from .bodies import MAX_MESSAGES, ServedStrategy
+from .conversations import SUMMARY_PREFIX, read_items
 from .dialect import write_stream
 from .errors import ApiError, invalid
 from .http import EventStream, apart, read, unless_disconnected
@@ -26,6 +27,9 @@ from .service import Service
 from .stream_events import ChoiceBuilder, ChoiceFailed, stream_choices
 from .tenants import ServedRun, User
 
+_SUMMARY = """\
+All messages above but the user's are removed. Write down briefly what is needed to continue without them: findings \
+with names and numbers, decisions with reasons, failures, and open points."""
 CANCEL_TIMEOUT_S = 20.0
 """Seconds to wait for the end of a cancelled run of another process before its present state is returned."""
 
@@ -75,6 +79,29 @@ class ResponsesApi:
         conversation, _ = await self._conversation(body, user)
         prepared = await apart(body.is_long, body.request_after, conversation, self._service.strategy(body.model, user))
         return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, prepared, user)})
+
+    async def compact(self, request: Request, user: User) -> Response:
+        """Answer `POST /v1/responses/compact`: a run of its own writes a summary in place of answers and results."""
+        body = await read(request, ResponseBody, self._service.settings)
+        body.check()
+        conversation, _ = await self._conversation(body, user)
+        await self._service.count_request(user)
+        asked = ResponseBody(model=body.model, instructions=body.instructions, session_id=body.session_id)
+        strategy = ServedStrategy(Plugin(name="single"), (), self._service.strategy(body.model, user).model)
+        messages = [*conversation, {"role": "user", "content": _SUMMARY}]
+        prepared = await apart(body.is_long, asked.request_after, messages, strategy)
+        live = await self._service.submit(prepared, asked, user, watch=False)
+        request.scope["plait.run"] = live.handle.run
+        stored = StoredResponse(_new_response(live, asked), user, live, conversation, [], False)
+        if (answer := await self._whole(request, stored, live)).status_code != 200:  # the client has disconnected
+            return answer
+        parts = [part for item in stored.response["output"] if item["type"] == "message" for part in item["content"]]
+        if not (text := "".join(part["text"] for part in parts).strip()):
+            raise ApiError(502, "The model wrote no summary. Send the request again.", retry=True)
+        kept = [message for message in conversation if message["role"] not in ("assistant", "tool")]
+        output = [_write_message(f"msg_{place}", message) for place, message in enumerate(kept)]
+        item = {"type": "compaction", "id": f"cmp_{live.handle.run}", "encrypted_content": SUMMARY_PREFIX + text}
+        return JSONResponse({**stored.response, "object": "response.compaction", "output": [*output, item]})
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
@@ -226,6 +253,12 @@ def _fill_response(stored: StoredResponse, answer: Answer) -> ApiError | None:
         if isinstance(event, ChoiceFailed):
             return event.error
     return None
+
+
+def _write_message(name: str, message: dict[str, Any]) -> dict[str, Any]:
+    content = message["content"]
+    content = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+    return {"type": "message", "id": name, **message, "content": content}
 
 
 def _echo_tool(tool: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ async def rolled(verl: Any, server: FakeServers, case: int = 1, **given: Any) ->
     """Return the output of a case."""
     question, length = asked_of(case)
     options = {name: given.pop(name) for name in ("seed", "tools") if name in given}
-    options["request"] = {"planner": given.pop("planner", "single")}
+    options["request"] = {"planner": given.pop("planner", "single"), "task": "plain:where=boxed"}
     return await loop(verl, server, length, **options).run(dict(SAMPLING), raw_prompt=[question], index=case, **given)
 
 

@@ -54,6 +54,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"model": "q", "input": "hi", "tools": [{"type": "function", "name": "look", "parameters": PARAMETERS}]},
     ],
     "/v1/responses/input_tokens": [{"model": "q", "input": "hi"}],
+    "/v1/responses/compact": [{"model": "q", "input": "hi"}],
     "/tokenize": [{"model": "q", "prompt": "once"}, {"model": "q", "messages": [USER]}],
     "/detokenize": [{"model": "q", "tokens": [1, 2, 3]}],
     "/v1/messages": [

@@ -56,6 +56,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
         "reasoning": {"effort": "low"}, "include": [], "max_output_tokens": 9, "store": True,
     }],
     "/v1/responses/input_tokens": [{"model": "q", "input": "hi"}],
+    "/v1/responses/compact": [{"model": "q", "input": "hi"}],
     "/agui": [{
         "threadId": "t", "runId": "r", "state": {}, "context": [{"description": "who", "value": "Ann"}],
         "messages": [{"id": "1", "role": "user", "content": "hi"},

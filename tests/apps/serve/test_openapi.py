@@ -60,7 +60,8 @@ async def test_answers_fit_their_schemas(serve: Any) -> None:
         response = await ask("POST", "/v1/responses", {"model": "scripted", "input": "weather?", "tools": tools})
         background = await ask("POST", "/v1/responses", {"model": "scripted", "input": "a", "background": True})
         await ask("POST", "/v1/responses/{id}/cancel", id=background["id"])
-        await ask("POST", "/v1/responses/input_tokens", {"model": "scripted", "input": "a"})
+        for path in ("/input_tokens", "/compact"):
+            await ask("POST", f"/v1/responses{path}", {"model": "scripted", "input": "a"})
         for method, path in (("GET", "/input_items"), ("GET", ""), ("DELETE", "")):
             await ask(method, "/v1/responses/{id}" + path, id=response["id"])
         await ask("GET", "/v1/models")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,38 +31,8 @@ from ..trace.time_shares import USES, TimeShares, time_shares
 
 _FOLLOWS = ("dependency-failed", "run-failed", "step-failed", "cancelled")
 """Codes of what fails because something else did."""
-_ENGINE = ("model", "vllm", "torch", "memory", "data type", "shared memory", "disk", "gpu", "ray cluster", "cores")
-REMEDIES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "engine-error": ("see the engine's own words above; `plait doctor` tries a short answer", (*_ENGINE, "server")),
-    "context-overflow": ("shorten the prompt, or use an agent with compaction (docs/howto/compaction.md)", _ENGINE),
-    "rejected": ("change what is named above, or ask a model or server that takes it", (*_ENGINE, "server")),
-    "worker-lost": ("see the worker's own words above; on too little memory take fewer slots or engines", _ENGINE),
-    "worker-error": ("start the worker by itself: `plait doctor`", (*_ENGINE, "server")),
-    "no-worker": ("start a worker that serves this kind of step, or name its model as the worker does", ("server",)),
-    "no-cluster": ("run one engine in this process (`--worker engine`), or see `plait doctor`", ("ray cluster",)),
-    "overloaded": ("ask less at once, or raise `max_waiting` or the workers' slots", ("memory",)),
-    "cut-in-thoughts": ("give more room (`--set thinking=off`, or a larger `thinking_tokens`)", ()),
-    "cut-in-form": ("raise `--max-tokens`: the answer was cut before its form was whole", ()),
-    "budget-exceeded": ("raise the limit that is named (`--tokens`, `--seconds`, `--set budget=NAME=N`)", ()),
-    "deadline-exceeded": ("give the join more time, or have it tolerate fewer branches", ()),
-    "tool-error": ("see where the tool raised, above; `plait run --plan` calls it by itself", ()),
-    "tool-schema-error": ("annotate the tool's arguments with types that JSON has", ()),
-    "outcome-unknown": (
-        "look whether the call happened; then `plait runs resume RUN --set on_uncertain_side_effect=retry`",
-        (),
-    ),
-    "unanswered": ("answer it: `plait runs answer`", ()),
-    "denied": ("a person said no: ask again with other arguments", ()),
-    "planner-error": ("try the same with `--planner single`, or another planner", ()),
-    "flow-error": ("the planner's code did what a flow cannot do: see the message", ()),
-    "plugin-error": ("correct the plugin's code, its name or its options: `plait plugins KIND -v`", ()),
-    "plan-error": ("correct the plan: `plait plan --plan FILE` shows what is wrong with it", ()),
-    "not-allowed": ("ask the operator for the right, or leave out what is named", ()),
-    "interrupted": ("`plait runs resume RUN` continues it", ()),
-    "never-made": ("`plait runs resume RUN` continues it", ()),
-    "invariant-error": ("a bug of plait: please report it with the journal", ()),
-    "invalid-transition": ("a bug of plait: please report it with the journal", ()),
-}
+_REMEDIES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+REMEDIES = {code: (str(row["remedy"]), tuple[str, ...](row.get("checks", ()))) for code, row in _REMEDIES.items()}
 """By code of an error: what to do, and which checks of `plait doctor` look at its usual causes."""
 
 

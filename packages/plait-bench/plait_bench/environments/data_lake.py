@@ -36,7 +36,8 @@ _PARQUET = "a Parquet file needs pyarrow: pip install 'plait[batch]'"
 class DataLakeEnvironment(BashSqlEnvironment):
     """A folder of files, with tools that change nothing: `query` runs SQL over all of them, `look` a command in the
     folder. Each file of CSV, JSON (a list of objects) or Parquet is a table named as the file, beside the tables of
-    SQLite files; `select sql from sqlite_master` lists them. A question names its files in `lake`; without, it has all.
+    SQLite files; `select sql from sqlite_master` lists them. Other files, and those that are no tables, are there for
+    `look`. A question names its files in `lake`; without, it has all.
 
     The expectation is KramaBench's (arXiv 2506.06541), `{"answer": …, "answer_type": "numeric_exact"}`, where an
     approximate number is right within 1 %, or Spider 2.0-lite's (arXiv 2411.07763), `{"tables": ["CSV", …]}` with the
@@ -91,7 +92,7 @@ class DataLakeEnvironment(BashSqlEnvironment):
 
 def pack_lake(place: str, names: Sequence[str]) -> str:
     """Return a packed copy of a folder's files (`names`: of these alone) and of a database with their tables. Raises
-    `ToolError` for files that are outside the folder, too large or broken."""
+    `ToolError` for files that are outside the folder or too large."""
     folder = Path(place).expanduser().resolve()
     files = [folder / name for name in names] or sorted(path for path in folder.rglob("*") if path.is_file())
     if lost := [path for path in files if not (path.is_file() and path.resolve().is_relative_to(folder))]:
@@ -101,22 +102,21 @@ def pack_lake(place: str, names: Sequence[str]) -> str:
     packed = io.BytesIO()
     with tempfile.TemporaryDirectory() as temporary, tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
         data = Path(temporary, "data.db")
-        with contextlib.closing(sqlite3.connect(data)) as database, database:
+        with contextlib.closing(sqlite3.connect(data)) as database:
             for path in files:
                 tar.add(path.resolve(), str(path.relative_to(folder)))
-                try:
-                    for name, columns, rows in _read_tables(path):
+                with contextlib.suppress(ValueError, sqlite3.Error), database:  # lakes have files that are no tables
+                    database.execute("begin")
+                    for name, columns, rows in _read_tables(path, str(path.relative_to(folder).with_suffix(""))):
                         database.execute(f"create table {_quote(name)} ({', '.join(columns)})")
                         marks = ", ".join("?" * len(columns))
                         database.executemany(f"insert into {_quote(name)} values ({marks})", rows)
-                except (ValueError, sqlite3.Error) as error:
-                    raise ToolError(f"{path} cannot be read as a table ({error}); leave it out of `lake`") from None
         tar.add(data, "data.db")
     return base64.b64encode(packed.getvalue()).decode()
 
 
-def _read_tables(path: Path) -> Iterator[tuple[str, list[str], Iterable[Sequence[Any]]]]:
-    """Yield the tables of a file: name, columns as SQLite declares them, rows."""
+def _read_tables(path: Path, table: str) -> Iterator[tuple[str, list[str], Iterable[Sequence[Any]]]]:
+    """Yield the tables of a file (its own is called `table`): name, columns as SQLite declares them, rows."""
     items: list[dict[str, Any]] = []
     match path.suffix.lower():
         case ".sqlite" | ".db":
@@ -125,9 +125,9 @@ def _read_tables(path: Path) -> Iterator[tuple[str, list[str], Iterable[Sequence
                     rows = source.execute(f"select * from {_quote(name)}")
                     yield name, [_quote(column[0]) for column in rows.description], rows
         case ".csv":
-            header, *cells = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")))
+            header, *cells = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig", errors="replace")))
             rows = [[cell or None for cell in row] for row in cells if row]
-            yield path.stem, [*map("{} numeric".format, map(_quote, header))], rows
+            yield table, [*map("{} numeric".format, map(_quote, header))], rows
         case ".json":
             items = json.loads(path.read_text(encoding="utf-8-sig"))
         case ".parquet":
@@ -136,7 +136,7 @@ def _read_tables(path: Path) -> Iterator[tuple[str, list[str], Iterable[Sequence
             pass
     if items and isinstance(items, list) and all(isinstance(item, dict) for item in items):
         keys = list(dict.fromkeys(chain.from_iterable(items)))
-        yield path.stem, [*map(_quote, keys)], [[_plain(item.get(key)) for key in keys] for item in items]
+        yield table, [*map(_quote, keys)], [[_plain(item.get(key)) for key in keys] for item in items]
 
 
 def _plain(cell: Any) -> Any:

@@ -4,7 +4,7 @@ An entry of the file that `actor_rollout_ref.rollout.agent.agent_loop_config_pat
 
 - name: plait
   _target_: plait_research.adapters.verl.PlaitAgentLoop
-  request: {planner: "react:rounds=4", task: boxed}
+  request: {planner: "react:rounds=4", task: "plain:where=boxed"}
 """
 
 # pyright: reportMissingImports=false

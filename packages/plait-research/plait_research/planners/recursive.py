@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from itertools import chain, islice
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
@@ -41,9 +42,6 @@ def _plait_turn(blocks, first, known, width, left, longest, shown):
     context, asked, out = sys.stdin.buffer.read().decode(), [], io.StringIO()
     places = {context[at:at + 64]: at for at in reversed(range(0, len(context) - 63, 64))}
 
-    class Asked(BaseException):
-        pass
-
     def pieces(prompt):
         found, begin, at = [], 0, 0
         while at <= len(prompt) - 64:
@@ -68,7 +66,7 @@ def _plait_turn(blocks, first, known, width, left, longest, shown):
             raise ValueError(f"Only {left - len(asked)} sub-calls are left, got {len(new)} prompts.")
         if new:
             asked.extend([kind, pieces(text)] for text in new.values())
-            raise Asked
+            raise SystemExit  # which code seldom catches
         return [known[key] for key in keys]
 
     def final(value):
@@ -79,7 +77,6 @@ def _plait_turn(blocks, first, known, width, left, longest, shown):
         space[kind + "_query"] = lambda prompt, kind=kind: query(kind, [prompt])[0]
         space[kind + "_query_batched"] = lambda prompts, kind=kind: query(kind, prompts)
     space["FINAL_VAR"] = lambda name: final(space[name])
-    space["SHOW_VARS"] = lambda: {name: type(value).__name__ for name, value in space.items() if name[0] != "_"}
     random.seed(0)
     for number, block in enumerate(blocks):
         if number == first:
@@ -110,14 +107,14 @@ Variables stay from turn to turn. The code runs again from its start after each 
 - `llm_query(prompt)` returns a language model's answer. It sees only the prompt, of at most 500,000 characters.
 - `llm_query_batched(prompts)` returns the answers to up to {width} prompts, which run in parallel.
 - `rlm_query(prompt)` and `rlm_query_batched(prompts)` return answers of models that have the prompt as the `context` \
-of a session like this one{recursion}.
-- `SHOW_VARS()` returns the names and types of your variables.
+of a session like this one, while the depth allows it.
 All queries together have at most {max_branches} prompts. Look at the text first, search it with code where that is \
 enough, and ask about long pieces of it where it must be understood. You end with one line outside of code: \
 FINAL(your answer), or FINAL_VAR(name) for the value of a variable.
 The request has {size} characters. It begins:
 {head}
 {tail}"""
+_LIMITS = ("width", "max_branches", "observation_chars")
 _NO_CODE = "There was no block ```repl and no FINAL(answer) in your turn. Write one of them."
 _LAST = "\nNo turns are left. Write only your answer, as FINAL(your answer)."
 
@@ -143,9 +140,7 @@ class Recursive(Flow):
     fidelity = Fidelity("variant", "code runs again after each query; answers are kept by prompt", paper="2512.24601")
     answer_calls: ClassVar[tuple[str, ...]] = ("turn",)
 
-    turn: Annotated[
-        CallConfig, Uses("size", "head", "tail", "width", "max_branches", "observation_chars", "recursion")
-    ] = Field(
+    turn: Annotated[CallConfig, Uses("size", "head", "tail", *_LIMITS)] = Field(
         default=CallConfig(max_tokens=2048, temperature=0.0),
         description="A turn. Its template is the first message. `{size}`, `{head}` and `{tail}` are the request's.",
     )
@@ -170,8 +165,7 @@ class Recursive(Flow):
         if talk:
             talk += [] if ctx.brief.request.asked else [("user", question)]
             question = "\n\n".join(f"{role}: {text}" for role, text in talk)
-        text, why = await _Session(self, ctx, question, self.depth, [self.max_branches]).solve()
-        return ctx.answer(text, why)
+        return ctx.answer(*await _Session(self, ctx, question, self.depth, [self.max_branches]).solve())
 
 
 class _Session:
@@ -211,8 +205,7 @@ class _Session:
         tail = self.context[ends:][-ends:]
         pieces = options.turn.parts(
             _OPENING,
-            **{name: str(getattr(options, name)) for name in ("width", "max_branches", "observation_chars")},
-            recursion="" if self.depth > 1 else " (here the same as `llm_query`)",
+            **{name: str(getattr(options, name)) for name in _LIMITS},
             size=str(len(self.context)),
             head=self.context[:ends],
             tail=f"…\nIt ends:\n{tail}" if tail else "",
@@ -242,8 +235,7 @@ class _Session:
                     self.known |= zip(keys, answers, strict=True)
                 case _:
                     status = "too much output" if outcome.get("cut") else outcome.get("status")
-                    error = str(outcome.get("stderr", ""))[-500:]
-                    return f"The code was stopped without a result ({status}) and is forgotten. {error}", None
+                    return f"The code was stopped and is forgotten ({status}): {outcome.get('stderr', '')!s:.500}", None
 
     def _read_queries(self, asked: JsonValue) -> list[tuple[str, str]]:
         """Return kinds and prompts of queries, or nothing if code has changed what it printed."""
@@ -253,19 +245,17 @@ class _Session:
             return []
         prompts: list[tuple[str, str]] = []
         for kind, parts in queries:
-            text = ""
-            for part in parts:
-                text = (text + (part if isinstance(part, str) else self.context[slice(*part)]))[:MAX_PROMPT_CHARS]
-            prompts.append((kind, text))
+            texts = (part if isinstance(part, str) else self.context[slice(*part)] for part in parts)
+            prompts.append((kind, "".join(islice(chain.from_iterable(texts), MAX_PROMPT_CHARS))))
         return prompts
 
     async def _answer(self, kind: str, prompt: str) -> str:
         """Return the answer to a sub-call, or the text of its failure."""
-        options = self.options
+        config = self.options.part
         try:
             if kind == "rlm" and self.depth > 1:
-                return (await _Session(options, self.ctx, prompt, self.depth - 1, self.left).solve())[0]
-            pieces = options.part.parts("{piece}", piece=prompt)
-            return strip_reasoning((await self.ctx.think(pieces, options.part, messages=(), label="sub-call")).text)
+                return (await _Session(self.options, self.ctx, prompt, self.depth - 1, self.left).solve())[0]
+            line = await self.ctx.think(config.parts("{piece}", piece=prompt), config, messages=(), label="sub-call")
+            return strip_reasoning(line.text)
         except (StepFailed, PlannerError) as error:
             return f"Error: {error}"

@@ -11,10 +11,6 @@ from plait.core.errors import ToolError
 from plait.core.tools.context import ToolContext
 from plait.core.tools.tool import Tool, tool
 
-__all__ = ["Memory"]
-
-PREVIEW_CHARS = 200
-
 
 class Memory:
     """Notes that outlive a run: `tools=Memory("notes.sqlite").tools()`.
@@ -50,11 +46,11 @@ class Memory:
 
         @tool
         def search_notes(query: str, ctx: ToolContext, limit: int = 10) -> dict[str, str]:
-            """Return keys and beginnings of the notes of earlier runs that have most of the query's words."""
+            """Return keys and first 200 characters of the notes of earlier runs that have most words of a query."""
             notes, words = self.load(ctx.tenant), query.casefold().split()
             scores = {key: sum(word in f"{key} {text}".casefold() for word in words) for key, text in notes.items()}
             best = sorted((key for key in notes if scores[key] or not words), key=lambda key: -scores[key])
-            return {key: notes[key][:PREVIEW_CHARS] for key in best[: max(0, limit)]}
+            return {key: notes[key][:200] for key in best[: max(0, limit)]}
 
         @tool
         def read_note(key: str, ctx: ToolContext) -> str:
