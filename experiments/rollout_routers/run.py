@@ -6,7 +6,7 @@ Batches of rollouts with long tails, in virtual time: plait-router beside the ro
     python -m experiments rollout_routers --verl FOLDER --router ENVIRONMENT/bin/vllm-router
 
 Each router chooses by its own code. Those of verl and Ray run in this process; vLLM's is a process before four servers
-that hold a request until virtual time has come to its end. What is not here is left out, and the page says so.
+that hold a request until virtual time has come to its end. What is not here is left out.
 """
 
 from __future__ import annotations
