@@ -1,3 +1,4 @@
+# ruff: noqa: E501  # lines of C++
 """Ten kernels in C++ with OpenMP, each in several variants: slow, fast, parallel, racy, wrong and cheating.
 
 A program reads a size and a seed and writes a checksum. Its data come from the seed, so another seed is another input.
@@ -68,7 +69,7 @@ _COLUMNS = _ROWS.replace("int i = 1; i < n - 1; i++", "int J = 1; J < n - 1; J++
     "int j = 1; j < n - 1; j++", "int i = 1, j = J; i < n - 1; i++"
 )
 _PARALLEL = "#pragma omp parallel for\n"
-_MATMUL = "  for (int i = 0; i < n; i++)\n    for (int {x} = 0; {x} < n; {x}++)\n      for (int {y} = 0; {y} < n; {y}++)\n        c[i * n + j] += a[i * n + k] * b[k * n + j];\n"  # noqa: E501
+_MATMUL = "  for (int i = 0; i < n; i++)\n    for (int {x} = 0; {x} < n; {x}++)\n      for (int {y} = 0; {y} < n; {y}++)\n        c[i * n + j] += a[i * n + k] * b[k * n + j];\n"
 _IJK, _IKJ = _MATMUL.format(x="j", y="k"), _MATMUL.format(x="k", y="j")
 _SEARCHED = "int low = 0; while (low < 255 && edge[low + 1] <= x[i]) low++;"
 _BLOCKS = """  int blocks = omp_get_max_threads() * 4, size = n / blocks + 1;
@@ -116,7 +117,7 @@ def _scan(size: int, start: str, join: str, wrong: str) -> Kernel:
     )
 
 
-_SPMV = "{pragma}  for (int i = 0; i < n; i++) {{\n    int64_t now = 0;\n    for (int k = first[i]; k < first[i + 1]{less}; k++) now += value[k] * x[column[k]];\n    y[i] = now;\n  }}\n"  # noqa: E501
+_SPMV = "{pragma}  for (int i = 0; i < n; i++) {{\n    int64_t now = 0;\n    for (int k = first[i]; k < first[i + 1]{less}; k++) now += value[k] * x[column[k]];\n    y[i] = now;\n  }}\n"
 _SCATTER = "{pragma}  for (int j = 0; j < n; j++)\n    for (int k : of[j]) {{\n{atomic}      y[row[k]] += value[k] * x[j];\n    }}\n"
 _BODIES = """{pragma}  for (int i = 0; i < n; i++) {
     double fx = 0, fy = 0;
@@ -146,8 +147,8 @@ _MEANS = """  for (int t = 0; t < 5; t++) {
     for (int k = 0; k < 16; k++) if (many[k]) { cx[k] = sx[k] / many[k]; cy[k] = sy[k] / many[k]; }
   }
 """
-_ROOT = "for (int k = 1; k < 16; k++) if (std::hypot((long double)(px[i] - cx[k]), py[i] - cy[k]) < std::hypot((long double)(px[i] - cx[near]), py[i] - cy[near])) near = k;"  # noqa: E501
-_SQUARE = "int64_t least = INT64_MAX; for (int k = 0; k < 16; k++) { int64_t dx = px[i] - cx[k], dy = py[i] - cy[k], d = dx * dx + dy * dy; if (d < least) { least = d; near = k; } }"  # noqa: E501
+_ROOT = "for (int k = 1; k < 16; k++) if (std::hypot((long double)(px[i] - cx[k]), py[i] - cy[k]) < std::hypot((long double)(px[i] - cx[near]), py[i] - cy[near])) near = k;"
+_SQUARE = "int64_t least = INT64_MAX; for (int k = 0; k < 16; k++) { int64_t dx = px[i] - cx[k], dy = py[i] - cy[k], d = dx * dx + dy * dy; if (d < least) { least = d; near = k; } }"
 _REDUCED = "#pragma omp parallel for reduction(+ : X[:16], Y[:16], M[:16])\n"
 _HALVES = """  int half = n / 2;
 #pragma omp parallel sections
@@ -158,7 +159,7 @@ _HALVES = """  int half = n / 2;
     std::sort(x.begin() + half, x.end());
   }
 """
-_SHELL = "  for (int gap = n / 2; gap > 0; gap /= 2)\n    for (int i = gap; i < n; i++)\n      for (int j = i; j >= gap && x[j - gap] > x[j]; j -= gap) std::swap(x[j], x[j - gap]);\n"  # noqa: E501
+_SHELL = "  for (int gap = n / 2; gap > 0; gap /= 2)\n    for (int i = gap; i < n; i++)\n      for (int j = i; j >= gap && x[j - gap] > x[j]; j -= gap) std::swap(x[j], x[j - gap]);\n"
 _SHELLS = """  vector<int64_t> a(x.begin(), x.begin() + n / 2), b(x.begin() + n / 2, x.end());
   auto shell = [](vector<int64_t>& v) {
     int m = (int)v.size();
