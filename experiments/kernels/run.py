@@ -210,8 +210,9 @@ serial program's and the thread sanitizer finds no race.
 
 """
 _POOL = """
-The sanitizer reports a race in {found} of {racy} racy variants, and in {others} of the {rest} others. {silent} racy variants wrote
-what the serial program writes. Of the cheats, {cheats}.
+The sanitizer reports a race in {found} of {racy} racy variants, and in {others} of the {rest} others. {silent} racy
+variants wrote what the serial program writes. Of the cheats, {cheats}.
+The machine was shared with other work, which the intervals show.
 
 ## The search
 
