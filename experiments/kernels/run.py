@@ -108,7 +108,7 @@ class Proposer(InProcess):
 
 
 def written(variant: str) -> str:
-    """Return a text that stands for a variant's program: searches compare and print it, and nothing runs it."""
+    """Return a text that names a variant: searches compare and print it, and nothing runs it."""
     return f"VARIANT = '{variant}'\ndef kernel():\n    return VARIANT"
 
 

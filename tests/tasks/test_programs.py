@@ -52,6 +52,11 @@ def test_a_program_is_the_last_block_with_a_main(text: str, program: str | None)
     assert task(PROBLEM).extract(text) == (program and program + "\n")
 
 
+def test_a_head_is_looked_for_in_a_bounded_text() -> None:
+    assert task(PROBLEM).extract("int main(" + " " * 1000 + ") {}") is not None
+    assert task(PROBLEM).extract("int main(" + " " * 3000 + ") {}") is None, "else many heads take quadratic time"
+
+
 def test_a_function_is_read_whole_or_as_what_follows_the_prompt() -> None:
     begun = task(BEGUN)
     whole = "int twice(int a) {\n  return 2 * a;\n}"
