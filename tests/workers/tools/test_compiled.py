@@ -188,7 +188,7 @@ async def test_costs_are_counted(sandbox: Sandbox, check: str, command: str, tex
 
 async def test_timed_programs_take_turns_and_must_agree(sandbox: Sandbox) -> None:
     both = await ran(sandbox, [DOUBLE, DOUBLE.replace("2 * a", "a + a")], "cpp", "1", "2", repeats=3)
-    assert [len(row) for row in both["seconds"]] == [2, 2, 2] and min(map(min, both["seconds"])) > 0
+    assert [len(row) for row in both["seconds"]] == [2] * 6 and min(map(min, both["seconds"])) > 0
     other = await ran(sandbox, [DOUBLE, DOUBLE.replace("2 * a", "a * a")], "cpp", "1", "3", repeats=3)
     assert other["seconds"] == [], "a program with another output has no time"
     cheats = DOUBLE.replace("2 * a", 'fopen("seen", "r") ? 0 : (fopen("seen", "w"), 2 * a)')

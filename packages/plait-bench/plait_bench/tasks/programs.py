@@ -73,7 +73,7 @@ class Programs(Code):
         the prompt completed by it up to the function's end."""
         begun, prompt = self.entry != MAIN, self._problem.prompt
         blocks = [block.partition("\n")[2] for block in text.split("```")[1::2]]
-        defined = re.compile(rf"\b{self.entry if begun else 'main'}\s*\([^;{{]*\{{")
+        defined = re.compile(rf"\b{self.entry if begun else 'main'}\s*\([^;{{]{{0,2000}}\{{")
         whole = [block.strip() for block in blocks or [text] if defined.search(block)]
         if whole:
             return "\n".join([*_HEADS.findall(prompt), whole[-1]] if begun else whole[-1:]) + "\n"

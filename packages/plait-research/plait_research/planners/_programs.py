@@ -155,7 +155,8 @@ async def time_program(
             texts: list[JsonValue] = [str(args[0]) for args in inputs]
             reply = await ctx.call(RUN_PROGRAM, code=program, language=language, inputs=texts, repeats=repeats)
             rows = reply.get("seconds") if isinstance(reply, dict) else None
-            times = [row[0] for row in rows if isinstance(row, list)] if isinstance(rows, list) else None
+            single = [float(str(row[0])) for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
+            times = [sum(single[at : at + len(texts)]) for at in range(0, len(single), len(texts))]
     except StepFailed:
         return []
     return [float(seconds) for seconds in times if isinstance(seconds, int | float)] if isinstance(times, list) else []

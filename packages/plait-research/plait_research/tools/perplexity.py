@@ -17,15 +17,11 @@ from plait.core.tools.tool import Tool, tool
 from plait.workers.http import ResponseLimits, ServerConnection
 from plait.workers.tools.embed import closing
 
+_TIMEOUT_S = 120.0
+"""Of a call: the server reads all of `before` again."""
 
-def prompt_perplexity(
-    model: str,
-    *,
-    base_url: str,
-    key_variable: str | None = None,
-    name: str = "perplexity",
-    timeout: float = 120.0,
-) -> Tool[..., Any]:
+
+def prompt_perplexity(model: str, *, base_url: str, key_variable: str | None = None) -> Tool[..., Any]:
     """Return a tool that takes `text` and what stands `before` it, and returns the mean probability of the text's
     tokens, `e^(mean log-probability)`: 1 divided by its perplexity.
 
@@ -34,8 +30,6 @@ def prompt_perplexity(
         base_url: a server whose `/v1/completions` echoes a prompt with log-probabilities, such as `vllm serve MODEL`,
             with or without `/v1`.
         key_variable: environment variable with the server's key.
-        name: name of the tool.
-        timeout: seconds that a call may take: the server reads all of `before` again.
     """
     address = base_url.rstrip("/").removesuffix("/v1")
 
@@ -48,11 +42,11 @@ def prompt_perplexity(
         """
         asked = {"model": model, "prompt": before + text, "max_tokens": 1, "temperature": 0.0, "echo": True,
                  "logprobs": 1}  # fmt: skip
-        async with closing(ServerConnection(address, key_variable, ResponseLimits(request_s=timeout))) as link:
+        async with closing(ServerConnection(address, key_variable, ResponseLimits(request_s=_TIMEOUT_S))) as link:
             reply: Any = await link.post("/v1/completions", asked)
         return math.exp(_mean(reply, len(before), len(before) + len(text)))
 
-    return tool(name=name, timeout=timeout)(perplexity)
+    return tool(timeout=_TIMEOUT_S)(perplexity)
 
 
 def _mean(reply: Any, start: int, end: int) -> float:

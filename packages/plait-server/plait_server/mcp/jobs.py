@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from plait.core.errors import UsageError
@@ -99,12 +99,12 @@ class Jobs:
         return min((limit for limit in (tokens or None, self._tokens) if limit is not None), default=None)
 
 
-async def until_asked(handle: Handle, progress: Progress | None, known: Collection[str] = ()) -> Question | None:
-    """Wait until a run has ended or asks something that is not in `known`. Returns the question, or `None` at the end.
-    Cancelling who waits leaves the run alone."""
+async def until_asked(handle: Handle, progress: Progress | None) -> Question | None:
+    """Wait until a run has ended or asks something. Returns the question, or `None` at the end. Cancelling who waits
+    leaves the run alone."""
     steps: dict[str, bool] = {}
     async for news in handle.follow():
-        if isinstance(news, ApprovalRequested) and news.question.id not in known:
+        if isinstance(news, ApprovalRequested):
             return news.question
         if isinstance(news, StepEvent):
             record = news.record

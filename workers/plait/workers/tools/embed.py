@@ -20,6 +20,7 @@ from plait.core.tools.tool import Tool, tool
 from ..http import ResponseLimits, ServerConnection, ServerError
 
 Vectors = list[list[float]]
+_TIMEOUT_S = 60.0
 
 
 def embedder(
@@ -27,9 +28,7 @@ def embedder(
     *,
     base_url: str | None = None,
     key_variable: str | None = None,
-    name: str = "embed",
     batch: int = 64,
-    timeout: float = 60.0,
     revision: str | None = None,
 ) -> Tool[..., Any]:
     """Return a tool that takes `texts` and returns a list of numbers for each, all of one length.
@@ -39,9 +38,7 @@ def embedder(
             load, whose last hidden states are averaged over the tokens.
         base_url: an OpenAI-compatible server with `/embeddings` (vLLM with a pooling model, a provider's).
         key_variable: environment variable with the server's key.
-        name: name of the tool.
         batch: most texts in one request.
-        timeout: seconds that a call may take.
         revision: commit, tag or branch of a model on the hub. Only a commit gives the same weights each time.
     """
     if base_url is not None:
@@ -53,11 +50,10 @@ def embedder(
             Args:
                 texts: what to embed.
             """
-            return await _ask(
-                ServerConnection(address, key_variable, ResponseLimits(request_s=timeout)), model, texts, batch
-            )
+            limits = ResponseLimits(request_s=_TIMEOUT_S)
+            return await _ask(ServerConnection(address, key_variable, limits), model, texts, batch)
 
-        return tool(name=name, timeout=timeout)(ask)
+        return tool(name="embed", timeout=_TIMEOUT_S)(ask)
     pooled = _PooledStates(model, revision)
 
     def pool(texts: list[str]) -> Vectors:
@@ -68,7 +64,7 @@ def embedder(
         """
         return pooled(texts)
 
-    return tool(name=name, timeout=timeout)(pool)
+    return tool(name="embed", timeout=_TIMEOUT_S)(pool)
 
 
 async def _ask(link: ServerConnection, model: str, texts: Sequence[str], batch: int) -> Vectors:

@@ -40,16 +40,15 @@ def main(job):
     report(compiled=True)
     spent, known = [], {}
     for number in range(max(repeats, 1)):
-        took = [0.0] * len(turns)
         for place, text in enumerate(job["inputs"]):
-            for folder in turns if number % 2 else turns[::-1]:
-                outcome, seconds = call(job["run"], folder, text)
-                took[folder] += seconds
+            took = [0.0] * len(turns)
+            for folder in turns if (number + place) % 2 else turns[::-1]:
+                outcome, took[folder] = call(job["run"], folder, text)
                 if not repeats:
                     report(**outcome)
                 elif known.setdefault(place, outcome["stdout"]) != outcome["stdout"] or outcome["code"]:
                     return report(**outcome)
-        spent.append(took)
+            spent.append(took)
     if repeats:
         report(seconds=spent)
 main(json.loads(JOB))
@@ -65,8 +64,8 @@ async def run_compiled(
 
     Returns `status`, `refused` (the compiler's output, if it refused one) and `outcomes` (`code`, `stdout`, `stderr`;
     fewer than inputs at a limit). `check` names a check of the language. With `repeats`, all programs run, and each row
-    of `seconds` has their times in a round, for all inputs, by a clock that programs cannot reach. They take turns, in
-    the other order in each round. One that fails or writes something else than the first leaves no `seconds`.
+    of `seconds` has their times for one input, by a clock that programs cannot reach; programs take turns, in the other
+    order for each row. One that fails or writes something else than the first leaves no `seconds`.
     """
     row, key = find_language(language), secrets.token_hex(16)
     check = row.find_check(how.get("check", ""))
