@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from plait_bench.tasks.tables import questions as asking
-
 from .decode import generate
 from .evaluate import held_out, wilson
 from .model import Llama
-from .tables import vocab as table_words
+from .tables import questions as asking, vocab as table_words
 from .tables.evaluate import STOPS, prompt_of
 from .tables.generate import MOST_SPLIT, Case, formula_trace, joiner_trace, plan_trace, split_trace
 from .task import candidates

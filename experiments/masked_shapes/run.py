@@ -19,10 +19,10 @@ from plait.apps.common.intervals import wilson
 from plait.core.errors import TaskError
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait_bench.tasks.tables.language import ATTRIBUTES, RELATIONS, slots, words
-from plait_bench.tasks.tables.questions import MOST_CALLS, draw, is_test
 from training.export import load
 from training.tables.evaluate import Row, natives, plans, reacts, replans
 from training.tables.generate import MIXTURE, MOST_SPLIT, Case
+from training.tables.questions import MOST_CALLS, draw, is_test
 
 from .._tools.command import Given, command, command_of
 from .._tools.statistics import Estimate

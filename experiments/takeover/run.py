@@ -33,11 +33,11 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
 from plait.workers.engine import Engine
 from plait.workers.http import Http
-from plait_bench.tasks.tables.questions import held_out
 from plait_research.planners.ssr import SSR
 from plait_research.planners.takeover import Takeover
 from training.tables import check, vocab
 from training.tables.generate import Case
+from training.tables.questions import held_out
 
 from .._tools.command import Given, command, command_of
 from .._tools.kept import lines_of

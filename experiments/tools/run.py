@@ -26,7 +26,8 @@ from plait.core.ops import Plugin
 from plait.core.record import StepRecord
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL, Config
-from plait_bench.tasks.tables.questions import PARAMETERS, held_out
+from plait_bench.tasks.tables.questions import PARAMETERS
+from training.tables.questions import held_out
 
 from .._tools.command import Given, command
 from .._tools.one_call_a_turn import OneCallATurn

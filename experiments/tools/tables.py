@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plait_bench.tasks.tables.language import read
-from plait_bench.tasks.tables.questions import calls
+from training.tables.questions import calls
 
 from .._tools.statistics import mean
 from .row import Row

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from experiments.masked_shapes.run import drawn, page_of, shape, trained
-from plait_bench.tasks.tables.questions import is_test
+from training.tables.questions import is_test
 
 
 def test_a_shape_has_no_names_numbers_columns_or_relations() -> None:

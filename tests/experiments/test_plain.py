@@ -11,13 +11,13 @@ from experiments._tools.plain import Plain, timed
 from experiments.takeover.run import DRAFT, TARGET, Alone
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import BUNDLED_MODEL
-from plait_bench.tasks.tables.questions import held_out
 from plait_research.planners.ssr import SSR
 from plait_research.planners.takeover import Takeover
 from training.decode import generate
 from training.export import load
 from training.tables import vocab
 from training.tables.generate import Case
+from training.tables.questions import held_out
 
 FOLDERS = {name: Path(BUNDLED_MODEL).with_name(name) for name in (DRAFT, TARGET)}
 BOTH = {"target": {"model": TARGET}, "n": 1, "scorer": {"name": "logprob"}}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from experiments.takeover.run import CONDITIONS, PlanText, Row, calibration_of, page_of, planner_of
-from plait_bench.tasks.tables.questions import held_out
 from plait_research.planners.ssr import SSR
 from plait_research.planners.takeover import Takeover
 from training.tables.generate import Case, plan_text
+from training.tables.questions import held_out
 
 ROW = Row("q", "target", True, "1. x\n2. join()", 0, 20, 1, {}, 1.0)
 

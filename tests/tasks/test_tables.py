@@ -12,17 +12,8 @@ from pydantic import JsonValue
 from plait.core.errors import TaskError, ToolError
 from plait_bench.tasks.tables import Tables
 from plait_bench.tasks.tables.language import read, slots, words
-from plait_bench.tasks.tables.questions import (
-    Argument,
-    CallRef,
-    Facts,
-    answer,
-    calls,
-    carry_out,
-    draw,
-    held_out,
-    is_test,
-)
+from plait_bench.tasks.tables.questions import Facts, answer, carry_out
+from training.tables.questions import Argument, CallRef, calls, draw, held_out, is_test
 
 
 def carried_out(text: str, facts: Facts, meaning: dict[str, str]) -> JsonValue:

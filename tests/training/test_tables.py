@@ -18,9 +18,9 @@ from plait.planners.tools.llmcompiler import LLMCompiler
 from plait.workers.scripted import Reply, Scripted
 from plait_bench.tasks.tables import Tables
 from plait_bench.tasks.tables.language import NAMES
-from plait_bench.tasks.tables.questions import held_out, is_test
 from training.tables import check, evaluate, vocab
 from training.tables.generate import MIXTURE, Case, draw_trace, native_trace, plan_text, replan_trace
+from training.tables.questions import held_out, is_test
 from training.trades import CHAT_TEMPLATE, TRADES
 
 CASES = [Case(text, at) for at, text in enumerate(held_out(24))]

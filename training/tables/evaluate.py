@@ -14,14 +14,13 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 
-from plait_bench.tasks.tables.questions import held_out
-
 from ..decode import generate
 from ..evaluate import wilson
 from ..generate import Trace
 from ..model import Llama
 from . import check
 from .generate import Case, Text, formula_trace, joiner_trace, replan_trace, said, split_trace
+from .questions import held_out
 from .vocab import END, ID, decode, encode
 
 FAILING = 0.1

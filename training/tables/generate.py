@@ -1,7 +1,7 @@
 """Training traces of the planner of tools, drawn on line from a seeded generator, each piece with its loss weight.
 
 Weight 0 means "not written by the model": prompts, results of tools. The plan of a question is the rule-based one
-(`plait_bench.tasks.tables.questions.calls`), in the question's order. Calls fail at random, so that
+(`questions.calls`), in the question's order. Calls fail at random, so that
 every mode sees failures.
 """
 
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
-from plait_bench.tasks.tables import questions as asking
 from plait_bench.tasks.tables.language import Question, read, slots, words
-from plait_bench.tasks.tables.questions import PARAMETERS, Argument, CallRef, Facts, TableCall, calls, carry_out
+from plait_bench.tasks.tables.questions import PARAMETERS, Facts, carry_out
 
 from ..generate import Trace
 from .formula import formula
+from .questions import MOST_CALLS, Argument, CallRef, TableCall, calls, draw, is_test
 from .vocab import pieces
 
 FAILING = (0.0, 0.0, 0.1, 0.3)
@@ -304,8 +304,8 @@ def _several(rng: random.Random, case: Case) -> list[str]:
 def _draw(rng: random.Random, most: int) -> str:
     """A question of the training split that takes at most a number of calls."""
     while True:
-        text = words(asking.draw(rng, most=most))
-        if not asking.is_test(text):
+        text = words(draw(rng, most=most))
+        if not is_test(text):
             return text
 
 
@@ -318,6 +318,6 @@ _MAKERS = {
 def draw_trace(rng: random.Random, mode: str | None = None) -> Trace:
     """One training trace of a mode drawn from MIXTURE, always from the training split."""
     mode = mode or rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
-    most = MOST_SPLIT if mode in ("split", "formula") else asking.MOST_CALLS
+    most = MOST_SPLIT if mode in ("split", "formula") else MOST_CALLS
     case = Case(_draw(rng, most), rng.randrange(1 << 30))
     return _MAKERS[mode](rng, case).trace()
