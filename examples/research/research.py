@@ -1,10 +1,10 @@
-"""Deep research over a folder: agents search and read side by side, and every sentence of the report is checked.
+"""Deep research over a folder: agents search and read in parallel, and every sentence of the report is checked.
 
     python examples/research/research.py                        the question below, with a script in place of a model
     python examples/research/research.py FOLDER "Question?" --base-url http://localhost:8000/v1
 
 A lead asks scouts, which run in parallel and whose conversations are compacted. Each sentence of the report cites a
-line that the run has read, `[cable.md:3]`, and the numbers of the sentence stand in the cited lines. The model corrects
+line that the run has read, `[cable.md:3]`, and the cited lines contain the sentence's numbers. The model corrects
 the report once; what is still not supported is left out, and listed.
 """
 
@@ -49,7 +49,7 @@ class Library:
         return {(name, number) for owner, name, number in notes if owner == run}
 
     def faults(self, sentence: str, run: str) -> list[str]:
-        """Return what is wrong with a sentence's citations."""
+        """Return the faults of a sentence's citations."""
         cited = [(name, int(number)) for name, number in CITATION.findall(sentence)]
         if not cited:
             return ["it cites no line"]
@@ -58,7 +58,7 @@ class Library:
         text = " ".join(self.lines[name][number - 1] for name, number in cited if (name, number) in seen)
         numbers = dict.fromkeys(re.findall(r"\d+(?:\.\d+)?", CITATION.sub("", sentence)))
         known = re.findall(r"\d+(?:\.\d+)?", text)
-        return [*unread, *(f"{number} does not stand in the cited lines" for number in numbers if number not in known)]
+        return [*unread, *(f"the cited lines do not contain {number}" for number in numbers if number not in known)]
 
     def tools(self) -> list[Tool[..., Any]]:
         """Return the tools of the agents, and the check of a report."""
