@@ -90,7 +90,7 @@ imports: $(READY)
 	@echo "── import-linter"
 	@rm -rf build/imports && mkdir -p build/imports
 	@for root in planners policies workers orchestrator; do cp -r $$root/plait build/imports/; done
-	@cp -rL packages/*/plait_* experiments training build/imports/
+	@cp -r packages/*/plait_* experiments training build/imports/
 	@cd build/imports && $(abspath $(BIN))/lint-imports --no-cache --config ../../pyproject.toml
 
 architecture: $(READY)

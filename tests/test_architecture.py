@@ -86,8 +86,7 @@ def tracked() -> tuple[str, ...]:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True, text=True
     )
-    there = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
-    paths = sorted(name for name in there if not (ROOT / name).is_symlink())  # a link's file is there itself
+    paths = sorted({name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()})
     assert "pyproject.toml" in paths
     return tuple(paths)
 
@@ -234,9 +233,9 @@ NOUNS = frozenset({"Embed", "Feed", "Need", "Seed", "Speed"})
 """Words that only look like a participle."""
 EVENTS = {
     "orchestrator/plait/core/events.py",
+    "orchestrator/plait/core/kv_blocks.py",
     "orchestrator/plait/runtime/client/answer.py",
     "packages/plait-server/plait_server/stream_events.py",
-    "workers/plait/workers/_shared/kv_blocks.py",
 }
 """Files of events: what has happened in a run, what a client hears of it, what an engine says of its cache."""
 
@@ -582,7 +581,7 @@ def test_the_commands_of_the_documents_are_in_the_makefile() -> None:
 
 
 def test_every_folder_with_code_is_a_package_and_nothing_is_a_link() -> None:
-    folders = {str(Path(path).parent) for path in sources(*SHIPPED)}
+    folders = {str(Path(path).parent) for path in sources(*SHIPPED) if not path.endswith("/hatch_build.py")}
     assert folders == {str(Path(path).parent) for path in sources(*SHIPPED) if path.endswith("/__init__.py")}
     assert not [path for path in tracked() if (ROOT / path).is_symlink()]
 

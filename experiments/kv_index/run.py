@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from plait.core.prefix_index import PrefixIndex
-from plait.workers._shared.kv_blocks import CachedBlocks
+from plait.core.kv_blocks import CachedBlocks
 from plait.workers._shared.kv_events import EventReader
 
 from .._tools.vllm_cache import ANSWER, BLOCK, TOGETHER, Cache

@@ -8,11 +8,17 @@ from __future__ import annotations
 from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from .kv_blocks import CachedBlocks, read
-from .placement import choose_holder, is_overloaded
-from .prefix_index import BYTES_A_TOKEN, PrefixIndex
+if TYPE_CHECKING or find_spec(f"{__name__}.prefix_index") is None:  # a checkout, where these files are plait's alone
+    from plait.core.placement import choose_holder, is_overloaded
+    from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
+    from plait.core.kv_blocks import CachedBlocks, read
+else:
+    from .kv_blocks import CachedBlocks, read
+    from .placement import choose_holder, is_overloaded
+    from .prefix_index import BYTES_A_TOKEN, PrefixIndex
 
 MAX_SESSIONS = 100_000
 """Sessions and programs whose engine is remembered."""

@@ -15,7 +15,7 @@ from typing import Any
 from plait.core.errors import ConfigError
 from plait.core.interfaces import CacheUpdate
 
-from .kv_blocks import CachedBlocks, read
+from plait.core.kv_blocks import CachedBlocks, read
 
 EMPTY = CacheUpdate(cleared=True)
 """The first news of a worker that tells of its cache."""

@@ -1,1 +1,0 @@
-../../../workers/plait/workers/_shared/kv_blocks.py

@@ -1,1 +1,0 @@
-../../../orchestrator/plait/core/placement.py
