@@ -18,7 +18,7 @@ from ..core.interfaces import Merge, PluginRegistry, Policy
 from ..core.ops import Join, ModelCall, Plugin, ToolCall
 from ..core.plan import Plan, topological_order
 from ..core.result import as_failure
-from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
+from ..core.states import DONE, EXPANDED, FAILED, READY, UNDER_WAY, WAITING
 from .attempt_lifecycle import Slots
 from .budgets import FlowWaits, enter, open_account
 from .prefix_groups import enroll
@@ -60,6 +60,9 @@ class Plans:
             node.path_tokens.before = before
             if node.merge is not None and node.step.op.kind == "join" and node.step.op.deadline is not None:
                 timers.add(records.now + node.step.op.deadline, "deadline", node)
+        for node in added.dropped:
+            if node.state in (WAITING, READY):
+                self._steps.cancel(node, "pruned", "the planner dropped it")
         for node in added.nodes if refused else ():
             if refused and (why := refused.get(node.step.name)) is not None:
                 self._steps.fail(node, as_failure(BudgetExceeded(why)))
@@ -114,10 +117,11 @@ class Plans:
 
 @dataclass(frozen=True, slots=True)
 class PlanInsertion:
-    """The additions of a plan: its nodes in plan order, and the accounts that it opened."""
+    """The changes of a plan: its nodes in plan order, the accounts that it opened, and the nodes that it drops."""
 
     nodes: Sequence[Node]
     accounts: Sequence[Account]
+    dropped: Sequence[Node] = ()
 
 
 def insert(
@@ -147,6 +151,7 @@ def insert(
         priority = step.priority + run.request.priority
         nodes[name] = Node(prefix + name, run, step, scope, group, merger, QueuePlace(priority, lane_of(op)))
     output = _output(plan, scope, nodes)
+    dropped = [_lookup(name, scope.owner, {})[0] for name in plan.drops] if scope.owner is not None else ()
     ordered = True
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}
     for node in nodes.values():
@@ -177,7 +182,7 @@ def insert(
         scope.output = output
     if run.policies.rankers or run.policies.placers or run.policies.reviewers:
         enroll(nodes.values())
-    return PlanInsertion(list(nodes.values()), accounts)
+    return PlanInsertion(list(nodes.values()), accounts, dropped)
 
 
 def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float) -> tuple[Account | None, bool]:

@@ -89,7 +89,7 @@ class ScratchpadAction(Frozen):
     """One action."""
 
     text: str
-    """The planned action: `2. search("x")`."""
+    """The planned action: `2. search("x")`. Empty: the branch's text stands as it is, as a later scratchpad's."""
     branch: str | None = None
     """Name of the branch that ran the action. Without a branch the action was not run; `error` has the reason."""
     thought: str = ""
@@ -130,7 +130,9 @@ class Scratchpad(Merge):
             branch = by_name.get(entry.branch) if entry.branch is not None else None
             done += branch is not None and branch.result is not None
             thought = f"Thought: {entry.thought}\n" if entry.thought else ""
-            blocks.append(f"{thought}{entry.text}\nObservation: {self._observation(entry, branch)}\n")
+            observation = self._observation(entry, branch)
+            later = branch.result.text if branch is not None and branch.result is not None else ""
+            blocks.append(f"{thought}{entry.text}\nObservation: {observation}\n" if entry.text else later)
         why = f"{done} of {len(entries)} actions gave a result"
         return Verdict(value="".join(blocks), why=why)
 

@@ -19,6 +19,7 @@ from ..._shared.steps import OnResult, through
 from . import prompts
 from .options import LLMCompilerOptions
 from .reader import AnswerReader, PlanReader, done_reader
+from .revision import DROP, RevisionReader, look_reader
 
 __all__ = ["LLMCompiler"]
 
@@ -53,8 +54,9 @@ class LLMCompiler(LLMCompilerOptions):
                 "the planner `llmcompiler` has no tools to plan with: pass tools=[…], or --tools FILE.py with "
                 "functions marked @tool"
             )
-        if any(spec.name.lower() == "join" for spec in brief.tools):
-            raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
+        own = {"join", DROP.name} if self.replan == "each" else {"join"}
+        if taken := own.intersection(spec.name.lower() for spec in brief.tools):
+            raise PlannerError(f"a tool is named {min(taken)!r}, as a word of plans: rename it with @tool(name=…)")
         if self.max_tools is None or len(brief.tools) <= self.max_tools:
             return self._plan_first(brief)
         search = ToolCall(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.max_tools})
@@ -85,13 +87,20 @@ class LLMCompiler(LLMCompilerOptions):
                 return done_reader(self, narrowed, step.state)
             case "answer", _:
                 return AnswerReader(self, step.state, narrowed)
+            case "look", _:
+                return look_reader(self, narrowed, step.state)
+            case "revise", _:
+                return self._reader(RevisionReader(self, narrowed, step), brief)
             case "plan", {"round": int(round), "repair": int(repair), "numbers": list(numbers)}:
                 known = [number for number in numbers if isinstance(number, int)]
-                reader = PlanReader(self, narrowed, round, repair, step.op, known)
-                reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
-                return reader
+                return self._reader(PlanReader(self, narrowed, round, repair, step.op, known), brief)
             case _:
                 return super().reader(step, brief)
+
+    def _reader(self, reader: PlanReader, brief: PlanningContext) -> PlanReader:
+        """Return a reader of a plan that may call all tools, those that its prompt leaves out too."""
+        reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
+        return reader
 
     def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> dict[str, JsonValue]:
         """Return a written plan as JSON: `steps` (`name`, `tool`, `args`, `needs`), `repairs`, `errors`, `output`, and

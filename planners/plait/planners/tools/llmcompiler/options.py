@@ -59,6 +59,12 @@ class LLMCompilerOptions(Planner):
     repairs: Repairs = 1
     max_branches: MaxBranches = 10_000
     observation_chars: ObservationChars = None
+    replan: Literal["whole", "each"] = Field(
+        default="whole",
+        description="When the plan may change. `whole`: the joiner may ask for another plan, once all tasks ended. "
+        "`each`: after each observation the model may add tasks, and drop or replace tasks that have not begun, while "
+        "the others run; at most 20 times.",
+    )
     on_failure: Literal["all", "any-end"] = Field(
         default="any-end",
         description="Handling of failed branches. `any-end`: the joiner reads what a task failed with. "
@@ -76,6 +82,8 @@ class LLMCompilerOptions(Planner):
     def _one_language(self) -> LLMCompilerOptions:
         if self.dialect == "native" and isinstance(self.plan.form, StructuredOutput):
             raise PluginError("`dialect=native` and a form of your own are two languages: give one of them")
+        if self.replan == "each" and self.answer_from == "last-task":
+            raise PluginError("`replan=each` may drop the last task, so `answer_from=last-task` cannot go with it")
         return self
 
     def plan_step(
@@ -104,7 +112,7 @@ class LLMCompilerOptions(Planner):
             role="plan",
             form=form,
             label=label,
-            state={"round": round, "repair": repair, "numbers": list(known)} | _narrowed_state(brief),
+            state={"round": round, "repair": repair, "numbers": list(known)} | narrowed_state(brief),
             stop=self.plan.stop or prompts.STOP_PLAN,
             tools=to_functions(brief.tools) if self.calls(brief) else (),
         )
@@ -144,14 +152,14 @@ class LLMCompilerOptions(Planner):
             expands=True,
             label="all done?",
             role="done",
-            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | _narrowed_state(brief),
+            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | narrowed_state(brief),
         )
 
     def conclusion(
         self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]
     ) -> tuple[Step, Step]:
         """Return the joiner and the answer step that reads its decision."""
-        again = round < self.rounds
+        again = self.replan == "whole" and round < self.rounds
         native, is_read = self.calls(brief), self.joiner.model == self.plan.model
         plan = prompts.plan_prompt(self.plan, brief, native) if is_read else None
         head, end = prompts.joiner_prompt(self.joiner, brief.task.render(), again, plan)
@@ -178,12 +186,12 @@ class LLMCompilerOptions(Planner):
             expands=again,
             label="answer",
             role="answer" if again else "",
-            state=state | _narrowed_state(brief) if again else None,
+            state=state | narrowed_state(brief) if again else None,
         )
         return joiner, answer
 
 
-def _narrowed_state(brief: PlanningContext) -> dict[str, JsonValue]:
+def narrowed_state(brief: PlanningContext) -> dict[str, JsonValue]:
     """Return the part of a step's state with the tool names of a narrowed brief; empty for all tools."""
     if not any(spec.name == MORE_TOOLS for spec in brief.tools):
         return {}

@@ -19,8 +19,9 @@ from plait.core.view import Branch
 
 from ..._shared.steps import shorten, through
 from .binding import bind
-from .options import LLMCompilerOptions
+from .options import LLMCompilerOptions, narrowed_state
 from .parser import PlanTask, PlanText
+from .progress import Progress
 from .tool_calls import NativeCalls
 
 _NOT_RUN = "the plan that it stood in was sent back"
@@ -94,8 +95,9 @@ class PlanReader:
         # The plan is complete and valid: calls with side effects may start now.
         steps += self.held.values()
         branches = self.steps
-        scratchpad = self._scratchpad(branches)
-        steps += [scratchpad] if scratchpad else []
+        looks = self._looks(brief) if self.planner.replan == "each" else []
+        scratchpad = self._scratchpad(branches, looks)
+        steps += [*looks, *([scratchpad] if scratchpad else [])]
         name, results = scratchpad.name if scratchpad else None, self._results(branches)
         if self.planner.answer_from == "last-task" and branches and name and not self.errors:
             steps.append(self.planner.unless_done(brief, self.round, results, name, [step.name for step in branches]))
@@ -250,12 +252,20 @@ class PlanReader:
         """Return the task numbers that later plans can refer to."""
         return sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
 
-    def _scratchpad(self, branches: Sequence[Step]) -> Step | None:
-        """Return the join of all observations, including those of earlier plans, or `None` without observations."""
-        needs = (*([self._earlier] if self._earlier else []), *(step.name for step in branches))
+    def _looks(self, brief: PlanningContext) -> list[Step]:
+        """Return the join that waits for the first observation, after which the plan may change."""
+        tasks = [entry for entry in self._entries if entry.get("branch")]
+        state = {"round": self.round, "count": 1, "open": [step.name for step in self.steps], "tasks": tasks}
+        return Progress.model_validate(state | narrowed_state(brief)).look()
+
+    def _scratchpad(self, branches: Sequence[Step], looks: Sequence[Step] = ()) -> Step | None:
+        """Return the join of all observations, including those of earlier plans and of the plan's changes (`looks`), or
+        `None` without observations."""
+        needs = (*([self._earlier] if self._earlier else []), *(step.name for step in (*branches, *looks)))
         if not needs:
             return None
-        options: dict[str, JsonValue] = {"actions": list(self._entries), "earlier": self._earlier}
+        later: list[JsonValue] = [{"text": "", "branch": look.name} for look in looks]
+        options: dict[str, JsonValue] = {"actions": [*self._entries, *later], "earlier": self._earlier}
         if self.planner.observation_chars is not None:
             options["observation_chars"] = self.planner.observation_chars
         merge = Plugin(name="scratchpad", options=options)
