@@ -11,7 +11,7 @@ import pytest
 from plait import tool
 from plait.core.errors import PlannerError, PluginError
 from plait.planners.tools.llmcompiler import LLMCompiler
-from plait.planners.tools.llmcompiler.progress import MAX_REVISIONS
+from plait.planners.tools.llmcompiler.options import MAX_REVISIONS
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
@@ -48,7 +48,7 @@ class World:
             await marked.wait()
             return f"<{what}>"
 
-        @tool
+        @tool(side_effects=True)  # so it is called when the whole change is written
         async def mark() -> str:
             """Let the slow ones end."""
             marked.set()

@@ -18,7 +18,7 @@ from plait.core.tools.tool import ToolSpec
 from ..._shared.steps import OnResult, through
 from . import prompts
 from .options import LLMCompilerOptions
-from .reader import AnswerReader, PlanReader, done_reader
+from .reader import PlanReader, answer_reader, done_reader
 from .revision import DROP, RevisionReader, look_reader
 
 __all__ = ["LLMCompiler"]
@@ -86,19 +86,16 @@ class LLMCompiler(LLMCompilerOptions):
             case "done", _:
                 return done_reader(self, narrowed, step.state)
             case "answer", _:
-                return AnswerReader(self, step.state, narrowed)
+                return answer_reader(self, narrowed, step.state)
             case "look", _:
                 return look_reader(self, narrowed, step.state)
             case "revise", _:
-                return self._reader(RevisionReader(self, narrowed, step), brief)
+                reader = RevisionReader(self, narrowed, step)
             case "plan", {"round": int(round), "repair": int(repair), "numbers": list(numbers)}:
                 known = [number for number in numbers if isinstance(number, int)]
-                return self._reader(PlanReader(self, narrowed, round, repair, step.op, known), brief)
+                reader = PlanReader(self, narrowed, round, repair, step.op, known)
             case _:
                 return super().reader(step, brief)
-
-    def _reader(self, reader: PlanReader, brief: PlanningContext) -> PlanReader:
-        """Return a reader of a plan that may call all tools, those that its prompt leaves out too."""
         reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
         return reader
 

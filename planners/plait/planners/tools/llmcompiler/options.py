@@ -15,6 +15,7 @@ from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.sampling import StructuredOutput
 from plait.core.tools.schemas import MORE_TOOLS
+from plait.core.values import Frozen
 from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 
 from ..._shared.tool_instructions import to_functions
@@ -22,6 +23,33 @@ from . import prompts
 from .grammar import MOST_TOOLS, grammar
 
 __all__ = ["LLMCompilerOptions"]
+
+MAX_REVISIONS = 20
+
+
+class Progress(Frozen):
+    """A plan that runs: the state of a step `look`, and of the step `revise` that follows it."""
+
+    round: int
+    count: int = 0
+    open: tuple[str, ...] = ()
+    """Tasks without an observation that the model has read."""
+    tasks: tuple[dict[str, JsonValue], ...] = ()
+    """All tasks so far, as the scratchpad's actions."""
+    told: tuple[str, ...] | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the tasks."""
+        return [int(name) for task in self.tasks if (name := str(task["branch"])).isdecimal()]
+
+    def look(self) -> list[Step]:
+        """Return the join that waits for the next observation, or nothing if the plan may change no more."""
+        if not self.open or self.count > MAX_REVISIONS:
+            return []
+        op = Join(merge=Plugin(name="constant", options={"value": ""}), on_failure="quorum", quorum=1)
+        state = self.model_dump(mode="json")
+        return [Step(name=f"look-{self.count}", op=op, needs=self.open, expands=True, role="look", state=state)]
 
 
 class LLMCompilerOptions(Planner):
@@ -61,9 +89,8 @@ class LLMCompilerOptions(Planner):
     observation_chars: ObservationChars = None
     replan: Literal["whole", "each"] = Field(
         default="whole",
-        description="When the plan may change. `whole`: the joiner may ask for another plan, once all tasks ended. "
-        "`each`: after each observation the model may add tasks, and drop or replace tasks that have not begun, while "
-        "the others run; at most 20 times.",
+        description="When the plan may change. `whole`: the joiner may ask for another plan. `each`: after each "
+        "observation, 20 at most, the model may add tasks, and drop or replace tasks that have not begun.",
     )
     on_failure: Literal["all", "any-end"] = Field(
         default="any-end",
@@ -138,6 +165,16 @@ class LLMCompilerOptions(Planner):
         pieces = (Text(text=f"{head}{prompts.EARLIER}"), observed, end)
         step = self.plan_step(brief, round, repair, pieces, "repair" if errors else "another plan", numbers)
         return Plan(steps=(step,), output=step.name)
+
+    def scratchpad_step(
+        self, name: str, actions: Sequence[JsonValue], needs: Sequence[str], label: str = "", earlier: str | None = None
+    ) -> Step:
+        """Return the join of observations."""
+        options: dict[str, JsonValue] = {"actions": list(actions), "earlier": earlier}
+        if self.observation_chars is not None:
+            options["observation_chars"] = self.observation_chars
+        op = Join(merge=Plugin(name="scratchpad", options=options), on_failure=self.on_failure)
+        return Step(name=name, op=op, needs=tuple(needs), label=label)
 
     def unless_done(
         self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]

@@ -9,9 +9,9 @@ from pydantic import JsonValue
 from plait.core.errors import PlannerError
 from plait.core.interfaces import PlanningContext
 from plait.core.messages import did_you_mean
-from plait.core.ops import Join, ModelCall, Op, Plugin, Ref, ToolCall
+from plait.core.ops import Join, ModelCall, Op, Ref, ToolCall
 from plait.core.plan import Plan, Step
-from plait.core.planning import OnBranches
+from plait.core.planning import OnBranches, OnResult
 from plait.core.result import Result
 from plait.core.tools.calls import canonical_text
 from plait.core.tools.tool import ToolSpec
@@ -19,9 +19,8 @@ from plait.core.view import Branch
 
 from ..._shared.steps import shorten, through
 from .binding import bind
-from .options import LLMCompilerOptions, narrowed_state
+from .options import LLMCompilerOptions, Progress, narrowed_state
 from .parser import PlanTask, PlanText
-from .progress import Progress
 from .tool_calls import NativeCalls
 
 _NOT_RUN = "the plan that it stood in was sent back"
@@ -46,6 +45,7 @@ class PlanReader:
         self.errors: list[str] = []
         self.repairs: list[str] = []
         self.join: int | None = None
+        self.progress = Progress(round=round)
         self.steps: list[Step] = []
         """All steps so far, including steps that are held back."""
         self.held: dict[str, Step] = {}
@@ -253,10 +253,10 @@ class PlanReader:
         return sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
 
     def _looks(self, brief: PlanningContext) -> list[Step]:
-        """Return the join that waits for the first observation, after which the plan may change."""
-        tasks = [entry for entry in self._entries if entry.get("branch")]
-        state = {"round": self.round, "count": 1, "open": [step.name for step in self.steps], "tasks": tasks}
-        return Progress.model_validate(state | narrowed_state(brief)).look()
+        """Return the join that waits for the next observation, after which the plan may change."""
+        plan, tasks = self.progress, [entry for entry in self._entries if entry.get("branch")]
+        state = {"count": plan.count + 1, "open": (*plan.open, *(step.name for step in self.steps))}
+        return plan.model_copy(update={**state, "tasks": (*plan.tasks, *tasks), **narrowed_state(brief)}).look()
 
     def _scratchpad(self, branches: Sequence[Step], looks: Sequence[Step] = ()) -> Step | None:
         """Return the join of all observations, including those of earlier plans and of the plan's changes (`looks`), or
@@ -265,17 +265,13 @@ class PlanReader:
         if not needs:
             return None
         later: list[JsonValue] = [{"text": "", "branch": look.name} for look in looks]
-        options: dict[str, JsonValue] = {"actions": [*self._entries, *later], "earlier": self._earlier}
-        if self.planner.observation_chars is not None:
-            options["observation_chars"] = self.planner.observation_chars
-        merge = Plugin(name="scratchpad", options=options)
-        op = Join(merge=merge, on_failure=self.planner.on_failure)
         label = f"{len(branches)} tasks"
         repairs = [*self.text.repairs, *self.repairs]
         if repairs:
             label += f"; {_format_count(len(repairs), 'repair')}: {shorten('; '.join(repairs), 160)}"
         suffix = f"-repair-{self.repair}" if self.repair else ""
-        return Step(name=f"scratchpad-{self.round}{suffix}", op=op, needs=needs, label=label)
+        name, actions = f"scratchpad-{self.round}{suffix}", [*self._entries, *later]
+        return self.planner.scratchpad_step(name, actions, needs, label, self._earlier)
 
 
 def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnBranches:
@@ -298,17 +294,11 @@ def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: Json
     return OnBranches(read)
 
 
-class AnswerReader:
-    """Reads the joiner's decision: the answer stands, or another plan is written."""
+def answer_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnResult:
+    """Return the reader of the joiner's decision: the answer stands, or another plan is written."""
 
-    def __init__(self, planner: LLMCompilerOptions, state: JsonValue, brief: PlanningContext) -> None:
-        self.planner, self.state, self.brief = planner, state, brief
-
-    def feed(self, delta: str) -> Sequence[Plan]:
-        return ()
-
-    def close(self, result: Result) -> Plan | None:
-        match result.value, self.state:
+    def read(result: Result) -> Plan | None:
+        match result.value, state:
             case {"replan": str(missing), "thought": str(thought)}, {
                 "round": int(round),
                 "numbers": list(numbers),
@@ -317,9 +307,11 @@ class AnswerReader:
                 words = " ".join(part for part in (thought, missing) if part)
                 known = [number for number in numbers if isinstance(number, int)]
                 name = scratchpad if isinstance(scratchpad, str) else None
-                return self.planner.plan_again(self.brief, round + 1, known, name, words)
+                return planner.plan_again(brief, round + 1, known, name, words)
             case _:
                 return None
+
+    return OnResult(read)
 
 
 def _format_count(number: int, what: str) -> str:
