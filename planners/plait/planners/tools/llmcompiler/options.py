@@ -27,29 +27,40 @@ __all__ = ["LLMCompilerOptions"]
 MAX_REVISIONS = 20
 
 
-class Progress(Frozen):
-    """A plan that runs: the state of a step `look`, and of the step `revise` that follows it."""
+class PlanState(Frozen):
+    """The state of a step that has a reader."""
 
     round: int
+    repair: int = 0
+    numbers: tuple[int, ...] = ()
+    """Numbers of the tasks that a new task can refer to."""
+    scratchpad: str | None = None
+    told: tuple[str, ...] | None = None
+    """Names of the tools of a narrowed brief."""
     count: int = 0
+    """Number of a look at a running plan."""
     open: tuple[str, ...] = ()
     """Tasks without an observation that the model has read."""
     tasks: tuple[dict[str, JsonValue], ...] = ()
     """All tasks so far, as the scratchpad's actions."""
-    told: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, brief: PlanningContext, **fields: object) -> PlanState:
+        """Return a state with the tools of a narrowed brief."""
+        names = [spec.name for spec in brief.tools]
+        return cls.model_validate({**fields, "told": names if MORE_TOOLS in names else None})
 
     @property
-    def numbers(self) -> list[int]:
-        """Numbers of the tasks."""
-        return [int(name) for task in self.tasks if (name := str(task["branch"])).isdecimal()]
+    def json(self) -> JsonValue:
+        """The state as a step keeps it."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
     def look(self) -> list[Step]:
         """Return the join that waits for the next observation, or nothing if the plan may change no more."""
         if not self.open or self.count > MAX_REVISIONS:
             return []
         op = Join(merge=Plugin(name="constant", options={"value": ""}), on_failure="quorum", quorum=1)
-        state = self.model_dump(mode="json")
-        return [Step(name=f"look-{self.count}", op=op, needs=self.open, expands=True, role="look", state=state)]
+        return [Step(name=f"look-{self.count}", op=op, needs=self.open, expands=True, role="look", state=self.json)]
 
 
 class LLMCompilerOptions(Planner):
@@ -139,7 +150,7 @@ class LLMCompilerOptions(Planner):
             role="plan",
             form=form,
             label=label,
-            state={"round": round, "repair": repair, "numbers": list(known)} | narrowed_state(brief),
+            state=PlanState.of(brief, round=round, repair=repair, numbers=known).json,
             stop=self.plan.stop or prompts.STOP_PLAN,
             tools=to_functions(brief.tools) if self.calls(brief) else (),
         )
@@ -189,7 +200,7 @@ class LLMCompilerOptions(Planner):
             expands=True,
             label="all done?",
             role="done",
-            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | narrowed_state(brief),
+            state=PlanState.of(brief, round=round, numbers=numbers, scratchpad=scratchpad).json,
         )
 
     def conclusion(
@@ -214,7 +225,7 @@ class LLMCompilerOptions(Planner):
             tools=to_functions(brief.tools) if native and is_read and self.joiner.template is None else (),
             tool_choice="none" if native else "required",
         )
-        state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
+        state = PlanState.of(brief, round=round, numbers=numbers, scratchpad=scratchpad).json
         merge = Join(merge=Plugin(name="finish", options={"replan": True} if again else {}))
         answer = Step(
             name=f"answer-{round}",
@@ -223,13 +234,6 @@ class LLMCompilerOptions(Planner):
             expands=again,
             label="answer",
             role="answer" if again else "",
-            state=state | narrowed_state(brief) if again else None,
+            state=state if again else None,
         )
         return joiner, answer
-
-
-def narrowed_state(brief: PlanningContext) -> dict[str, JsonValue]:
-    """Return the part of a step's state with the tool names of a narrowed brief; empty for all tools."""
-    if not any(spec.name == MORE_TOOLS for spec in brief.tools):
-        return {}
-    return {"told": [spec.name for spec in brief.tools]}

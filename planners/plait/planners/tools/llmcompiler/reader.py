@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from plait.core.errors import PlannerError
 from plait.core.interfaces import PlanningContext
 from plait.core.messages import did_you_mean
 from plait.core.ops import Join, ModelCall, Op, Ref, ToolCall
@@ -19,7 +18,7 @@ from plait.core.view import Branch
 
 from ..._shared.steps import shorten, through
 from .binding import bind
-from .options import LLMCompilerOptions, Progress, narrowed_state
+from .options import LLMCompilerOptions, PlanState
 from .parser import PlanTask, PlanText
 from .tool_calls import NativeCalls
 
@@ -34,18 +33,15 @@ class PlanReader:
         self,
         planner: LLMCompilerOptions,
         brief: PlanningContext | None,
-        round: int,
-        repair: int,
-        op: Op | None,
-        numbers: Sequence[int] = (),
+        state: PlanState,
+        op: Op | None = None,
     ) -> None:
-        self.planner, self.brief, self.round, self.repair = planner, brief, round, repair
+        self.planner, self.brief, self.state = planner, brief, state
         self.text = PlanText()
         self.tools: Mapping[str, ToolSpec] = {spec.name: spec for spec in brief.tools} if brief else {}
         self.errors: list[str] = []
         self.repairs: list[str] = []
         self.join: int | None = None
-        self.progress = Progress(round=round)
         self.steps: list[Step] = []
         """All steps so far, including steps that are held back."""
         self.held: dict[str, Step] = {}
@@ -55,10 +51,10 @@ class PlanReader:
         """The scratchpad before this plan."""
         if isinstance(op, ModelCall):
             self._earlier = next((part.step for part in op.prompt if isinstance(part, Ref)), None)
-        self._known = {number: str(number) for number in numbers}
+        self._known = {number: str(number) for number in state.numbers}
         self._taken = set(self._known.values())
-        self._before = frozenset(numbers)
-        self._last = max(numbers, default=0)
+        self._before = frozenset(state.numbers)
+        self._last = max(state.numbers, default=0)
         self._native = NativeCalls(self._last)
         self._said: set[tuple[int, str]] = set()
         self._made: dict[str, str] = {}
@@ -69,7 +65,7 @@ class PlanReader:
     @classmethod
     def of_text(cls, planner: LLMCompilerOptions, tools: Sequence[ToolSpec]) -> PlanReader:
         """Return a reader of a plan that is not run."""
-        reader = cls(planner, None, 1, 0, None)
+        reader = cls(planner, None, PlanState(round=1))
         reader.tools = {spec.name: spec for spec in tools}
         return reader
 
@@ -90,7 +86,7 @@ class PlanReader:
             self.errors.append("the plan was cut off before its join()")
         if not self._entries and self.join is None and not cut:
             self.errors.append("no task was found: write each on a line of its own, as `1. tool(arguments)`")
-        if self.errors and self.repair < self.planner.repairs:
+        if self.errors and self.state.repair < self.planner.repairs:
             return self._plan_repair(steps, brief)
         # The plan is complete and valid: calls with side effects may start now.
         steps += self.held.values()
@@ -100,9 +96,11 @@ class PlanReader:
         steps += [*looks, *([scratchpad] if scratchpad else [])]
         name, results = scratchpad.name if scratchpad else None, self._results(branches)
         if self.planner.answer_from == "last-task" and branches and name and not self.errors:
-            steps.append(self.planner.unless_done(brief, self.round, results, name, [step.name for step in branches]))
+            steps.append(
+                self.planner.unless_done(brief, self.state.round, results, name, [step.name for step in branches])
+            )
         else:
-            steps += self.planner.conclusion(brief, self.round, results, name, self.errors)
+            steps += self.planner.conclusion(brief, self.state.round, results, name, self.errors)
         return Plan(steps=tuple(steps), output=steps[-1].name)
 
     def parsed(self, text: str) -> dict[str, JsonValue]:
@@ -245,7 +243,7 @@ class PlanReader:
         branches = [step for step in self.steps if step.name not in self.held]
         scratchpad = self._scratchpad(branches)
         at, known = scratchpad.name if scratchpad else None, self._results(branches)
-        plan = self.planner.plan_again(brief, self.round, known, at, "", self.errors, self.repair + 1)
+        plan = self.planner.plan_again(brief, self.state.round, known, at, "", self.errors, self.state.repair + 1)
         return Plan(steps=(*steps, *([scratchpad] if scratchpad else []), *plan.steps), output=plan.output)
 
     def _results(self, branches: Sequence[Step]) -> list[int]:
@@ -254,9 +252,10 @@ class PlanReader:
 
     def _looks(self, brief: PlanningContext) -> list[Step]:
         """Return the join that waits for the next observation, after which the plan may change."""
-        plan, tasks = self.progress, [entry for entry in self._entries if entry.get("branch")]
+        plan, tasks = self.state, [entry for entry in self._entries if entry.get("branch")]
         state = {"count": plan.count + 1, "open": (*plan.open, *(step.name for step in self.steps))}
-        return plan.model_copy(update={**state, "tasks": (*plan.tasks, *tasks), **narrowed_state(brief)}).look()
+        known = self._results(self.steps)
+        return PlanState.of(brief, round=plan.round, numbers=known, tasks=(*plan.tasks, *tasks), **state).look()
 
     def _scratchpad(self, branches: Sequence[Step], looks: Sequence[Step] = ()) -> Step | None:
         """Return the join of all observations, including those of earlier plans and of the plan's changes (`looks`), or
@@ -269,45 +268,33 @@ class PlanReader:
         repairs = [*self.text.repairs, *self.repairs]
         if repairs:
             label += f"; {_format_count(len(repairs), 'repair')}: {shorten('; '.join(repairs), 160)}"
-        suffix = f"-repair-{self.repair}" if self.repair else ""
-        name, actions = f"scratchpad-{self.round}{suffix}", [*self._entries, *later]
+        suffix = f"-repair-{self.state.repair}" if self.state.repair else ""
+        name, actions = f"scratchpad-{self.state.round}{suffix}", [*self._entries, *later]
         return self.planner.scratchpad_step(name, actions, needs, label, self._earlier)
 
 
-def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnBranches:
+def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: PlanState) -> OnBranches:
     """Return the reader of the join that checks whether all tasks succeeded."""
 
     def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
-        match state:
-            case {"round": int(round), "numbers": list(numbers), "scratchpad": scratchpad}:
-                pass
-            case _:
-                raise PlannerError(f"the step that asks whether all is done has the state {state!r}")
-        tasks = [branch for branch in branches if branch.name != scratchpad]
+        tasks = [branch for branch in branches if branch.name != state.scratchpad]
         if tasks and all(branch.done for branch in tasks):
-            answer = through(f"answer-{round}", tasks[-1].name, "the last task's result")
+            answer = through(f"answer-{state.round}", tasks[-1].name, "the last task's result")
             return Plan(steps=(answer,), output=answer.name)
-        known = [number for number in numbers if isinstance(number, int)]
-        steps = planner.conclusion(brief, round, known, scratchpad if isinstance(scratchpad, str) else None, ())
+        steps = planner.conclusion(brief, state.round, state.numbers, state.scratchpad, ())
         return Plan(steps=steps, output=steps[-1].name)
 
     return OnBranches(read)
 
 
-def answer_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnResult:
+def answer_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: PlanState) -> OnResult:
     """Return the reader of the joiner's decision: the answer stands, or another plan is written."""
 
     def read(result: Result) -> Plan | None:
-        match result.value, state:
-            case {"replan": str(missing), "thought": str(thought)}, {
-                "round": int(round),
-                "numbers": list(numbers),
-                "scratchpad": scratchpad,
-            }:
+        match result.value:
+            case {"replan": str(missing), "thought": str(thought)}:
                 words = " ".join(part for part in (thought, missing) if part)
-                known = [number for number in numbers if isinstance(number, int)]
-                name = scratchpad if isinstance(scratchpad, str) else None
-                return planner.plan_again(brief, round + 1, known, name, words)
+                return planner.plan_again(brief, state.round + 1, state.numbers, state.scratchpad, words)
             case _:
                 return None
 

@@ -17,7 +17,7 @@ from plait.core.tools.tool import ToolSpec
 from plait.core.view import Branch
 
 from . import prompts
-from .options import LLMCompilerOptions, Progress
+from .options import LLMCompilerOptions, PlanState
 from .parser import PlanTask
 from .reader import PlanReader
 
@@ -28,10 +28,8 @@ DROP = ToolSpec(name="drop", description="Leaves a task out of the plan.", param
 class RevisionReader(PlanReader):
     """Reads changes of a running plan. New tasks start while they are written."""
 
-    def __init__(self, planner: LLMCompilerOptions, brief: PlanningContext, step: Step) -> None:
-        plan = Progress.model_validate(step.state)
-        super().__init__(planner, brief, plan.round, planner.repairs, step.op, plan.numbers)
-        self.progress, self._earlier = plan, None
+    def __init__(self, planner: LLMCompilerOptions, brief: PlanningContext, state: PlanState) -> None:
+        super().__init__(planner, brief, state)
         self._drops: list[str] = []
 
     def close(self, result: Result) -> Plan | None:
@@ -47,19 +45,18 @@ class RevisionReader(PlanReader):
         drops = task.tool.lower() == DROP.name
         step = None if drops else super()._step(task)
         for name in re.findall(r"\d+", task.arguments.raw) if drops else [str(task.id)] if step is not None else ():
-            if name in self.progress.open:
-                left = tuple(other for other in self.progress.open if other != name)
-                self.progress = self.progress.model_copy(update={"open": left})
+            if name in self.state.open:
+                left = tuple(other for other in self.state.open if other != name)
+                self.state = self.state.model_copy(update={"open": left})
                 self._drops.append(name)
         return step
 
 
-def look_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnBranches:
+def look_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: PlanState) -> OnBranches:
     """Return the reader of an observation: the model may change what is left of the plan."""
 
     def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
-        plan = Progress.model_validate(state)
-        plan = plan.model_copy(update={"open": tuple(branch.name for branch in branches if not branch.state.ended)})
+        plan = state.model_copy(update={"open": tuple(branch.name for branch in branches if not branch.state.ended)})
         if not plan.open:
             return None  # the joiner decides
         seen = [task for task in plan.tasks if task["branch"] not in plan.open]
@@ -70,7 +67,7 @@ def look_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: Json
         pieces = (Text(text=head), Ref(step=scratchpad.name), Text(text=end))
         offered = replace(brief, tools=(*brief.tools, DROP))
         step = planner.plan_step(offered, plan.round, 0, pieces, "changes", plan.numbers)
-        again = {"name": f"revise-{plan.count}", "role": "revise", "state": plan.model_dump(mode="json")}
+        again = {"name": f"revise-{plan.count}", "role": "revise", "state": plan.json}
         return Plan(steps=(scratchpad, step.model_copy(update=again)), output=f"revise-{plan.count}")
 
     return OnBranches(read)
