@@ -65,7 +65,9 @@ class LLMCompiler(LLMCompilerOptions):
 
     def _plan_first(self, brief: PlanningContext) -> Plan:
         prompt = prompts.plan_prompt(self.plan, brief, self.calls(brief))
-        step = self.plan_step(brief, 1, 0, (Text(text=f"{prompt}\n"),), "plan")
+        names = tuple(spec.name for spec in brief.tools)
+        state = PlanState(round=1, told=names if MORE_TOOLS in names else None)
+        step = self.plan_step(brief, state, (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
     def _narrow_tools(self, brief: PlanningContext, told: Sequence[JsonValue] | None) -> PlanningContext:
@@ -94,7 +96,7 @@ class LLMCompiler(LLMCompilerOptions):
             case "revise":
                 reader = RevisionReader(self, narrowed, state)
             case _:
-                reader = PlanReader(self, narrowed, state, step.op)
+                reader = PlanReader(self, narrowed, state)
         reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
         return reader
 

@@ -14,7 +14,6 @@ from plait.core.ops import Join, Part, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.sampling import StructuredOutput
-from plait.core.tools.schemas import MORE_TOOLS
 from plait.core.values import Frozen
 from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 
@@ -43,12 +42,6 @@ class PlanState(Frozen):
     """Tasks without an observation that the model has read."""
     tasks: tuple[dict[str, JsonValue], ...] = ()
     """All tasks so far, as the scratchpad's actions."""
-
-    @classmethod
-    def of(cls, brief: PlanningContext, **fields: object) -> PlanState:
-        """Return a state with the tools of a narrowed brief."""
-        names = [spec.name for spec in brief.tools]
-        return cls.model_validate({**fields, "told": names if MORE_TOOLS in names else None})
 
     @property
     def json(self) -> JsonValue:
@@ -124,33 +117,24 @@ class LLMCompilerOptions(Planner):
             raise PluginError("`replan=each` may drop the last task, so `answer_from=last-task` cannot go with it")
         return self
 
-    def plan_step(
-        self,
-        brief: PlanningContext,
-        round: int,
-        repair: int,
-        pieces: tuple[Part, ...],
-        label: str,
-        known: Sequence[int] = (),
-    ) -> Step:
-        """Return the call that writes a round's plan, or repairs it (`repair`). `known` has the result numbers of
-        earlier plans."""
+    def plan_step(self, brief: PlanningContext, state: PlanState, pieces: tuple[Part, ...], label: str) -> Step:
+        """Return the call that writes a round's plan, or repairs it."""
         form = self.plan.form
         if form == "calls":
             held = not self.calls(brief) and len(brief.tools) <= MOST_TOOLS
-            text = grammar(brief.tools, known, max(known, default=0) + 1) if held else ""
+            text = grammar(brief.tools, state.numbers, max(state.numbers, default=0) + 1) if held else ""
             form = StructuredOutput(kind="grammar", spec=text, required=False) if held else None
         return call_model(
             brief,
             "llmcompiler",
-            f"plan-{round}" + (f"-repair-{repair}" if repair else ""),
+            f"plan-{state.round}" + (f"-repair-{state.repair}" if state.repair else ""),
             pieces,
             self.plan,
             expands=True,
             role="plan",
             form=form,
             label=label,
-            state=PlanState.of(brief, round=round, repair=repair, numbers=known).json,
+            state=state.json,
             stop=self.plan.stop or prompts.STOP_PLAN,
             tools=to_functions(brief.tools) if self.calls(brief) else (),
         )
@@ -160,21 +144,14 @@ class LLMCompilerOptions(Planner):
         return self.dialect == "native" and brief.task.chat()
 
     def plan_again(
-        self,
-        brief: PlanningContext,
-        round: int,
-        numbers: Sequence[int],
-        scratchpad: str | None,
-        thought: str,
-        errors: Sequence[str] = (),
-        repair: int = 0,
+        self, brief: PlanningContext, state: PlanState, thought: str = "", errors: Sequence[str] = ()
     ) -> Plan:
         """Return the step that writes another plan, or extends a plan."""
         head = prompts.plan_prompt(self.plan, brief, self.calls(brief))
-        observed = Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n")
-        end = Text(text=prompts.replan_end(thought, errors, numbers))
+        observed = Ref(step=state.scratchpad) if state.scratchpad else Text(text="(no task was run)\n")
+        end = Text(text=prompts.replan_end(thought, errors, state.numbers))
         pieces = (Text(text=f"{head}{prompts.EARLIER}"), observed, end)
-        step = self.plan_step(brief, round, repair, pieces, "repair" if errors else "another plan", numbers)
+        step = self.plan_step(brief, state, pieces, "repair" if errors else "another plan")
         return Plan(steps=(step,), output=step.name)
 
     def scratchpad_step(
@@ -187,36 +164,32 @@ class LLMCompilerOptions(Planner):
         op = Join(merge=Plugin(name="scratchpad", options=options), on_failure=self.on_failure)
         return Step(name=name, op=op, needs=tuple(needs), label=label)
 
-    def unless_done(
-        self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]
-    ) -> Step:
+    def unless_done(self, state: PlanState, scratchpad: str, tasks: Sequence[str]) -> Step:
         """Return the join that answers with the last task's value if all tasks succeeded; otherwise its reader plans
         the joiner. It also needs the scratchpad for the joiner."""
         op = Join(merge=Plugin(name="collect"), on_failure=self.on_failure)
         return Step(
-            name=f"done-{round}",
+            name=f"done-{state.round}",
             op=op,
             needs=(scratchpad, *tasks),
             expands=True,
             label="all done?",
             role="done",
-            state=PlanState.of(brief, round=round, numbers=numbers, scratchpad=scratchpad).json,
+            state=state.json,
         )
 
-    def conclusion(
-        self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]
-    ) -> tuple[Step, Step]:
+    def conclusion(self, brief: PlanningContext, state: PlanState, errors: Sequence[str] = ()) -> tuple[Step, Step]:
         """Return the joiner and the answer step that reads its decision."""
-        again = self.replan == "whole" and round < self.rounds
+        again = self.replan == "whole" and state.round < self.rounds
         native, is_read = self.calls(brief), self.joiner.model == self.plan.model
         plan = prompts.plan_prompt(self.plan, brief, native) if is_read else None
         head, end = prompts.joiner_prompt(self.joiner, brief.task.render(), again, plan)
         nothing = "(no tool was called)\n" + "".join(f"Not run: {error}\n" for error in errors)
-        observed = Ref(step=scratchpad) if scratchpad else Text(text=nothing)
+        observed = Ref(step=state.scratchpad) if state.scratchpad else Text(text=nothing)
         joiner = call_model(
             brief,
             "llmcompiler",
-            f"joiner-{round}",
+            f"joiner-{state.round}",
             (Text(text=head), observed, Text(text=end)),
             self.joiner,
             stop=self.joiner.stop or prompts.STOP_JOINER,
@@ -225,15 +198,14 @@ class LLMCompilerOptions(Planner):
             tools=to_functions(brief.tools) if native and is_read and self.joiner.template is None else (),
             tool_choice="none" if native else "required",
         )
-        state = PlanState.of(brief, round=round, numbers=numbers, scratchpad=scratchpad).json
         merge = Join(merge=Plugin(name="finish", options={"replan": True} if again else {}))
         answer = Step(
-            name=f"answer-{round}",
+            name=f"answer-{state.round}",
             op=merge,
             needs=(joiner.name,),
             expands=again,
             label="answer",
             role="answer" if again else "",
-            state=state if again else None,
+            state=state.json if again else None,
         )
         return joiner, answer

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from plait.core.interfaces import PlanningContext
 from plait.core.messages import did_you_mean
-from plait.core.ops import Join, ModelCall, Op, Ref, ToolCall
+from plait.core.ops import Join, ToolCall
 from plait.core.plan import Plan, Step
 from plait.core.planning import OnBranches, OnResult
 from plait.core.result import Result
@@ -29,13 +29,7 @@ UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, 
 class PlanReader:
     """Turns every complete task of a plan into a patch at once, and adds the round's end when the plan is complete."""
 
-    def __init__(
-        self,
-        planner: LLMCompilerOptions,
-        brief: PlanningContext | None,
-        state: PlanState,
-        op: Op | None = None,
-    ) -> None:
+    def __init__(self, planner: LLMCompilerOptions, brief: PlanningContext | None, state: PlanState) -> None:
         self.planner, self.brief, self.state = planner, brief, state
         self.text = PlanText()
         self.tools: Mapping[str, ToolSpec] = {spec.name: spec for spec in brief.tools} if brief else {}
@@ -47,10 +41,6 @@ class PlanReader:
         self.held: dict[str, Step] = {}
         """Calls with side effects, and the steps that need them: they wait until the whole plan is written."""
         self._entries: list[dict[str, JsonValue]] = []
-        self._earlier: str | None = None
-        """The scratchpad before this plan."""
-        if isinstance(op, ModelCall):
-            self._earlier = next((part.step for part in op.prompt if isinstance(part, Ref)), None)
         self._known = {number: str(number) for number in state.numbers}
         self._taken = set(self._known.values())
         self._before = frozenset(state.numbers)
@@ -91,16 +81,14 @@ class PlanReader:
         # The plan is complete and valid: calls with side effects may start now.
         steps += self.held.values()
         branches = self.steps
-        looks = self._looks(brief) if self.planner.replan == "each" else []
+        looks = self._looks() if self.planner.replan == "each" else []
         scratchpad = self._scratchpad(branches, looks)
         steps += [*looks, *([scratchpad] if scratchpad else [])]
-        name, results = scratchpad.name if scratchpad else None, self._results(branches)
-        if self.planner.answer_from == "last-task" and branches and name and not self.errors:
-            steps.append(
-                self.planner.unless_done(brief, self.state.round, results, name, [step.name for step in branches])
-            )
+        state = self._next_state(branches, scratchpad)
+        if self.planner.answer_from == "last-task" and branches and scratchpad and not self.errors:
+            steps.append(self.planner.unless_done(state, scratchpad.name, [step.name for step in branches]))
         else:
-            steps += self.planner.conclusion(brief, self.state.round, results, name, self.errors)
+            steps += self.planner.conclusion(brief, state, self.errors)
         return Plan(steps=tuple(steps), output=steps[-1].name)
 
     def parsed(self, text: str) -> dict[str, JsonValue]:
@@ -242,25 +230,31 @@ class PlanReader:
                 entry["branch"], entry["error"] = None, _NOT_RUN
         branches = [step for step in self.steps if step.name not in self.held]
         scratchpad = self._scratchpad(branches)
-        at, known = scratchpad.name if scratchpad else None, self._results(branches)
-        plan = self.planner.plan_again(brief, self.state.round, known, at, "", self.errors, self.state.repair + 1)
+        state = self._next_state(branches, scratchpad).model_copy(update={"repair": self.state.repair + 1})
+        plan = self.planner.plan_again(brief, state, errors=self.errors)
         return Plan(steps=(*steps, *([scratchpad] if scratchpad else []), *plan.steps), output=plan.output)
 
-    def _results(self, branches: Sequence[Step]) -> list[int]:
-        """Return the task numbers that later plans can refer to."""
-        return sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
+    def _next_state(self, branches: Sequence[Step], scratchpad: Step | None) -> PlanState:
+        """Return the state of what follows the plan, with the task numbers that later plans can refer to."""
+        numbers = sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
+        return self.state.model_copy(
+            update={"numbers": tuple(numbers), "scratchpad": scratchpad.name if scratchpad else None}
+        )
 
-    def _looks(self, brief: PlanningContext) -> list[Step]:
+    def _looks(self) -> list[Step]:
         """Return the join that waits for the next observation, after which the plan may change."""
-        plan, tasks = self.state, [entry for entry in self._entries if entry.get("branch")]
-        state = {"count": plan.count + 1, "open": (*plan.open, *(step.name for step in self.steps))}
-        known = self._results(self.steps)
-        return PlanState.of(brief, round=plan.round, numbers=known, tasks=(*plan.tasks, *tasks), **state).look()
+        plan = self._next_state(self.steps, None)
+        tasks = (*plan.tasks, *(entry for entry in self._entries if entry.get("branch")))
+        state = {"open": (*plan.open, *(step.name for step in self.steps)), "tasks": tasks, "count": plan.count + 1}
+        return plan.model_copy(update=state).look()
 
     def _scratchpad(self, branches: Sequence[Step], looks: Sequence[Step] = ()) -> Step | None:
         """Return the join of all observations, including those of earlier plans and of the plan's changes (`looks`), or
         `None` without observations."""
-        needs = (*([self._earlier] if self._earlier else []), *(step.name for step in (*branches, *looks)))
+        needs = (
+            *([self.state.scratchpad] if self.state.scratchpad else []),
+            *(step.name for step in (*branches, *looks)),
+        )
         if not needs:
             return None
         later: list[JsonValue] = [{"text": "", "branch": look.name} for look in looks]
@@ -270,7 +264,7 @@ class PlanReader:
             label += f"; {_format_count(len(repairs), 'repair')}: {shorten('; '.join(repairs), 160)}"
         suffix = f"-repair-{self.state.repair}" if self.state.repair else ""
         name, actions = f"scratchpad-{self.state.round}{suffix}", [*self._entries, *later]
-        return self.planner.scratchpad_step(name, actions, needs, label, self._earlier)
+        return self.planner.scratchpad_step(name, actions, needs, label, self.state.scratchpad)
 
 
 def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: PlanState) -> OnBranches:
@@ -281,7 +275,7 @@ def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: Plan
         if tasks and all(branch.done for branch in tasks):
             answer = through(f"answer-{state.round}", tasks[-1].name, "the last task's result")
             return Plan(steps=(answer,), output=answer.name)
-        steps = planner.conclusion(brief, state.round, state.numbers, state.scratchpad, ())
+        steps = planner.conclusion(brief, state)
         return Plan(steps=steps, output=steps[-1].name)
 
     return OnBranches(read)
@@ -294,7 +288,8 @@ def answer_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: Pl
         match result.value:
             case {"replan": str(missing), "thought": str(thought)}:
                 words = " ".join(part for part in (thought, missing) if part)
-                return planner.plan_again(brief, state.round + 1, state.numbers, state.scratchpad, words)
+                again = state.model_copy(update={"round": state.round + 1, "repair": 0})
+                return planner.plan_again(brief, again, words)
             case _:
                 return None
 

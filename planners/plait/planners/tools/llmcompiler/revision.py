@@ -34,9 +34,8 @@ class RevisionReader(PlanReader):
 
     def close(self, result: Result) -> Plan | None:
         """Return the remaining changes, and the join that waits for the next observation."""
-        assert self.brief is not None
         steps = [*self._take(self._rest(result.finish != "stop")), *self.held.values()]
-        looks = self._looks(self.brief)
+        looks = self._looks()
         nothing = Join(merge=Plugin(name="constant", options={"value": ""}), on_failure="any-end")
         news = self._scratchpad(self.steps, looks) or Step(name="nothing", op=nothing)
         return Plan(steps=(*steps, *looks, news), output=news.name, drops=tuple(self._drops))
@@ -66,8 +65,8 @@ def look_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: Plan
         end = prompts.REVISE.format(open=waiting, next=max(plan.numbers, default=0) + 1)
         pieces = (Text(text=head), Ref(step=scratchpad.name), Text(text=end))
         offered = replace(brief, tools=(*brief.tools, DROP))
-        step = planner.plan_step(offered, plan.round, 0, pieces, "changes", plan.numbers)
-        again = {"name": f"revise-{plan.count}", "role": "revise", "state": plan.json}
-        return Plan(steps=(scratchpad, step.model_copy(update=again)), output=f"revise-{plan.count}")
+        step = planner.plan_step(offered, plan, pieces, "changes")
+        step = step.model_copy(update={"name": f"revise-{plan.count}", "role": "revise"})
+        return Plan(steps=(scratchpad, step), output=step.name)
 
     return OnBranches(read)
