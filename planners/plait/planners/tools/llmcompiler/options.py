@@ -93,8 +93,8 @@ class LLMCompilerOptions(Planner):
     observation_chars: ObservationChars = None
     replan: Literal["whole", "each"] = Field(
         default="whole",
-        description="When the plan may change. `whole`: the joiner may ask for another plan. `each`: after each "
-        "observation, 20 at most, the model may add tasks, and drop or replace tasks that have not begun.",
+        description="When the plan may change. `whole`: the joiner may ask for another plan. `each`: also after each "
+        "observation, 20 at most: the model may add tasks, and drop or replace tasks that have not begun.",
     )
     on_failure: Literal["all", "any-end"] = Field(
         default="any-end",
@@ -180,7 +180,7 @@ class LLMCompilerOptions(Planner):
 
     def conclusion(self, brief: PlanningContext, state: PlanState, errors: Sequence[str] = ()) -> tuple[Step, Step]:
         """Return the joiner and the answer step that reads its decision."""
-        again = self.replan == "whole" and state.round < self.rounds
+        again = state.round < self.rounds
         native, is_read = self.calls(brief), self.joiner.model == self.plan.model
         plan = prompts.plan_prompt(self.plan, brief, native) if is_read else None
         head, end = prompts.joiner_prompt(self.joiner, brief.task.render(), again, plan)

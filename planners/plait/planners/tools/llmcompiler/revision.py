@@ -56,10 +56,8 @@ def look_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: Plan
 
     def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
         plan = state.model_copy(update={"open": tuple(branch.name for branch in branches if not branch.state.ended)})
-        if not plan.open:
-            return None  # the joiner decides
         seen = [task for task in plan.tasks if task["branch"] not in plan.open]
-        waiting = "\n".join(str(task["text"]) for task in plan.tasks if task["branch"] in plan.open)
+        waiting = "\n".join(str(task["text"]) for task in plan.tasks if task["branch"] in plan.open) or "none"
         scratchpad = planner.scratchpad_step(f"seen-{plan.count}", seen, [str(task["branch"]) for task in seen])
         head = prompts.plan_prompt(planner.plan, brief, planner.calls(brief)) + prompts.EARLIER
         end = prompts.REVISE.format(open=waiting, next=max(plan.numbers, default=0) + 1)
