@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Text, ToolCall
@@ -25,7 +25,7 @@ from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.llmcompiler import LLMCompiler
 from plait_research.simulation.latency import Host, LatencyModel
-from plait_research.simulation.simulator import SimReport, simulate
+from plait_research.simulation.simulator import Check, SimReport, simulate
 
 __all__ = ["SHAPES", "Row", "main", "measure", "table"]
 
@@ -50,6 +50,9 @@ class Row(NamedTuple):
     models: float
     written: float
     seconds: float
+
+
+Replan = Literal["whole", "each"]
 
 
 class Written(NamedTuple):
@@ -122,7 +125,7 @@ class Script:
         return "\n".join([*written, f"{max(row.number for row in known.values()) + 1}. join()<END_OF_PLAN>"])
 
 
-def play(shape: str, misses: float, seed: int, replan: Literal["whole", "each"]) -> SimReport:
+def play(shape: str, misses: float, seed: int, replan: Replan, check: Check | None = None) -> SimReport:
     """Run one question."""
     script = Script(shape, misses, seed)
     return simulate(
@@ -133,10 +136,11 @@ def play(shape: str, misses: float, seed: int, replan: Literal["whole", "each"])
         outcome=script.outcome,
         tools=TOOLS,
         seed=seed,
+        check=check,
     )
 
 
-def measure(shape: str, misses: float, replan: Literal["whole", "each"], questions: int = QUESTIONS) -> Row:
+def measure(shape: str, misses: float, replan: Replan, questions: int = QUESTIONS) -> Row:
     """Return the means over the questions of a situation."""
     rows: list[Row] = []
     for seed in range(questions):
@@ -155,7 +159,7 @@ def table(questions: int = QUESTIONS) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for shape, misses in product(SHAPES, MISSES):
-        for replan in ("whole", "each"):
+        for replan in get_args(Replan):
             row = measure(shape, misses, replan, questions)
             lines.append(
                 f"| {shape} | {misses:.0%} | `{replan}` | {row.right:.0%} | {row.tools:.2f} | {row.models:.2f} "
