@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from plait.core.events import Job
 from plait.core.ops import ModelCall, Text, ToolCall
@@ -27,8 +28,6 @@ from plait.planners.tools.llmcompiler import LLMCompiler
 from plait_research.simulation.latency import Host, LatencyModel
 from plait_research.simulation.simulator import Check, SimReport, simulate
 
-__all__ = ["SHAPES", "Row", "main", "measure", "table"]
-
 SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
     "HotpotQA": {"s1": (), "s2": ()},
     "Movie": {f"s{number}": () for number in range(1, 9)},
@@ -36,6 +35,8 @@ SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
     "chain of 4": {"s1": (), "s2": ("s1",), "s3": ("s2",), "s4": ("s3",)},
 }
 """Tasks by shape, each with the tasks that it needs. `s` is a search, `c` a calculation."""
+PAGE = Path(__file__).with_name("README.md")
+KEPT = PAGE.parent / "data" / "rows.jsonl"
 MISSES, QUESTIONS, PLANS = (0.0, 0.1, 0.3), 100, 9
 _ARGS = {"id": {"type": "string"}, "of": {"type": "array"}}
 TOOLS = [ToolSpec(name="work", parameters={"type": "object", "properties": _ARGS, "required": ["id"]})]
@@ -152,28 +153,33 @@ def measure(shape: str, misses: float, replan: Replan, questions: int = QUESTION
     return Row(*map(fmean, zip(*rows, strict=True)))
 
 
-def table(questions: int = QUESTIONS) -> str:
-    """Return the page's table."""
-    lines = [
-        "| shape | searches that miss | replan | right | tool calls | model calls | tokens written | seconds |",
-        "|---|---|---|---|---|---|---|---|",
+def situations(questions: int = QUESTIONS) -> list[dict[str, Any]]:
+    """Return the rows of all situations."""
+    return [
+        {"shape": shape, "misses": misses, "replan": replan, **measure(shape, misses, replan, questions)._asdict()}
+        for shape, misses, replan in product(SHAPES, MISSES, get_args(Replan))
     ]
-    for shape, misses in product(SHAPES, MISSES):
-        for replan in get_args(Replan):
-            row = measure(shape, misses, replan, questions)
-            lines.append(
-                f"| {shape} | {misses:.0%} | `{replan}` | {row.right:.0%} | {row.tools:.2f} | {row.models:.2f} "
-                f"| {row.written:.0f} | {row.seconds:.2f} |"
-            )
-    return "\n".join(lines) + "\n"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page's table."""
+    head = ("shape", "searches that miss", "replan", "right", "tool calls", "model calls", "tokens written", "seconds")
+    form = (
+        "| {shape} | {misses:.0%} | `{replan}` | {right:.0%} | {tools:.2f} | {models:.2f} "
+        "| {written:.0f} | {seconds:.2f} |"
+    )
+    return (
+        "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(form.format(**row) for row in rows)]) + "\n"
+    )
 
 
 def main() -> None:
-    """Write the table into the page."""
-    page = Path(__file__).with_name("README.md")
-    head, _, rest = page.read_text(encoding="utf-8").partition("\n| shape |")
-    after = rest.partition("\n\n")[2]
-    page.write_text(f"{head}\n{table()}\n{after}" if after else f"{head}\n{table()}", encoding="utf-8")
+    """Measure all situations, keep the rows, and write the table into the page."""
+    rows = situations()
+    KEPT.parent.mkdir(exist_ok=True)
+    KEPT.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition("\n| shape |")
+    PAGE.write_text(f"{head}\n{table(rows)}\n{rest.partition(chr(10) * 2)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

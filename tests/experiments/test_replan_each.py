@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 
 import pytest
 
-from experiments.replan_each.run import SHAPES, measure, play, table
+from experiments.replan_each.run import KEPT, PAGE, SHAPES, measure, play, situations, table
 from tests.machine.invariants import check_invariants
 
-PAGE = Path(__file__).parents[2] / "experiments" / "replan_each" / "README.md"
+
+def test_the_page_has_the_rows_that_are_kept() -> None:
+    rows = [json.loads(line) for line in KEPT.read_text(encoding="utf-8").splitlines()]
+    assert table(rows) in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("replan", ["whole", "each"])
@@ -20,9 +23,9 @@ def test_a_row_of_the_page_is_measured_again(replan: str) -> None:
 
 
 def test_every_answer_of_the_script_is_right() -> None:
-    rows = [line.split(" | ") for line in table(questions=3).splitlines()[2:]]
+    rows = situations(questions=3)
     assert len(rows) == len(SHAPES) * 6
-    assert {row[3] for row in rows} == {"100%"}
+    assert {row["right"] for row in rows} == {1.0}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
