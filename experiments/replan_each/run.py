@@ -4,7 +4,7 @@
 
 The plans have the shapes of LLMCompiler's three sets: HotpotQA has two searches, Movie eight, ParallelQA three searches
 and two calculations of their results. In a chain of four, each search needs the result before it. A share of the
-searches misses, and its observation says so; the corrected search hits. A search takes .3 to 1 second, the model writes
+searches misses, as its observation reports; the corrected search hits. A search takes .3 to 1 second, the model writes
 50 tokens a second. Both ways get the same misses and the same seconds a call.
 """
 

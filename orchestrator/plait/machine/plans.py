@@ -47,6 +47,7 @@ class Plans:
         """Add a plan's steps to a scope, nothing started. Raises as `insert` does, with nothing changed."""
         records, timers = self._records, self._slots.timers
         owner = scope.owner
+        dropped = [_lookup(name, owner, {})[0] for name in plan.drops if owner is not None]
         added = insert(plan, scope, account, records.now, self._plugins.merge, waited, refused or ())
         for opened in added.accounts:
             self.arm_deadline(opened, scope.run)
@@ -60,7 +61,7 @@ class Plans:
             node.path_tokens.before = before
             if node.merge is not None and node.step.op.kind == "join" and node.step.op.deadline is not None:
                 timers.add(records.now + node.step.op.deadline, "deadline", node)
-        for node in added.dropped:
+        for node in dropped:
             if node.state in (WAITING, READY):
                 self._steps.cancel(node, "pruned", "the planner dropped it")
         for node in added.nodes if refused else ():
@@ -117,11 +118,10 @@ class Plans:
 
 @dataclass(frozen=True, slots=True)
 class PlanInsertion:
-    """The changes of a plan: its nodes in plan order, the accounts that it opened, and the nodes that it drops."""
+    """The additions of a plan: its nodes in plan order, and the accounts that it opened."""
 
     nodes: Sequence[Node]
     accounts: Sequence[Account]
-    dropped: Sequence[Node] = ()
 
 
 def insert(
@@ -151,7 +151,6 @@ def insert(
         priority = step.priority + run.request.priority
         nodes[name] = Node(prefix + name, run, step, scope, group, merger, QueuePlace(priority, lane_of(op)))
     output = _output(plan, scope, nodes)
-    dropped = [_lookup(name, scope.owner, {})[0] for name in plan.drops] if scope.owner is not None else ()
     ordered = True
     alike: dict[tuple[Node, ...], tuple[Node, ...]] = {}
     for node in nodes.values():
@@ -182,7 +181,7 @@ def insert(
         scope.output = output
     if run.policies.rankers or run.policies.placers or run.policies.reviewers:
         enroll(nodes.values())
-    return PlanInsertion(list(nodes.values()), accounts, dropped)
+    return PlanInsertion(list(nodes.values()), accounts)
 
 
 def _group_account(plan: Plan, scope: Scope, account: Account | None, now: float) -> tuple[Account | None, bool]:

@@ -168,12 +168,12 @@ class FinishMarker(Merge):
     contain line breaks, parentheses and the word "Replan". Without an action the whole text is the answer. The merge
     also reads a JSON object {"thought", "action": {"response"} or {"feedback"}}.
 
-    `Replan(…)` gives {"replan": what is missing, "thought": …} if `replan` allows it.
+    `Replan(…)` gives {"replan": what is missing, "thought": …} if `may_replan` allows it.
     """
 
     plans_more = False
 
-    replan: bool = Field(
+    may_replan: bool = Field(
         default=False,
         description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",
     )
@@ -185,7 +185,7 @@ class FinishMarker(Merge):
             return Verdict(value=None, why="there is no text to read")
         text = strip_thoughts(branch.result.text)
         kind, response, thought = _read_object(text) or _read_text(text)
-        if kind == "replan" and self.replan:
+        if kind == "replan" and self.may_replan:
             return Verdict(value={"replan": response, "thought": thought}, why="asked for another plan")
         why = {
             "finish": "finished",

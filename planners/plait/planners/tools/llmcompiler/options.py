@@ -198,7 +198,7 @@ class LLMCompilerOptions(Planner):
             tools=to_functions(brief.tools) if native and is_read and self.joiner.template is None else (),
             tool_choice="none" if native else "required",
         )
-        merge = Join(merge=Plugin(name="finish", options={"replan": True} if again else {}))
+        merge = Join(merge=Plugin(name="finish", options={"may_replan": True} if again else {}))
         answer = Step(
             name=f"answer-{state.round}",
             op=merge,
