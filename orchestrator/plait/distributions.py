@@ -1,41 +1,21 @@
 """Names of what the side distributions hold, for messages alone: plugins and commands are found by entry points.
 
-A test holds this table equal to the entry points in `packages/*/pyproject.toml`, so that a plugin or command that moves
-into a distribution is found here too. It imports nothing, because `plait --help` imports it.
+A test holds the table in `distributions.toml` equal to the entry points in `packages/*/pyproject.toml`, so that a
+plugin or command that moves into a distribution is found here too.
 """
 
 from __future__ import annotations
 
-CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
-    "plait-bench": {
-        "command": ("demo",),
-        "environment": ("bash-sql", "bfcl", "data-lake", "humaneval", "programs", "reasoning-gym", "repository"),
-        "task": ("bash-sql", "bfcl", "brackets", "countdown", "humaneval", "programs", "reasoning-gym", "sums",
-                 "tables"),
-    },
-    "plait-research": {
-        "planner": (
-            "blackboard", "code-search", "debate", "deepprune", "evolve", "exchange", "layers", "mars",
-            "partial-rollout", "recursive", "route", "route-features", "route-record", "scale",
-            "skeleton-graph", "speculate", "ssr", "takeover", "think-summarize",
-        ),
-        "policy": ("deepconf", "deepconf-consensus"),
-        "merge": ("alike", "distinct", "runtime", "shortest-majority"),
-        "search": ("dvts", "ets", "lats", "particle", "rebase", "stride"),
-        "scorer": ("perplexity", "reward-model"),
-        "command": (
-            "learn effort", "learn numbers", "learn prompts", "learn rollouts", "learn route",
-            "learn versions", "runs export", "simulate", "simulate calibrate", "simulate tune",
-        ),
-    },
-    "plait-router": {},
-    "plait-server": {"command": ("mcp", "serve")},
-}  # fmt: skip
-"""By distribution and kind: names of plugins, and words of commands."""
+import tomllib
+from pathlib import Path
 
-
-EXTRAS = {"plait-bench": "bench", "plait-research": "research", "plait-router": "router", "plait-server": "serve"}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+EXTRAS: dict[str, str] = {distribution: row.pop("extra") for distribution, row in _TABLE.items()}
 """The extra of plait that installs a side distribution."""
+CONTENTS: dict[str, dict[str, tuple[str, ...]]] = {
+    distribution: {kind: tuple(names) for kind, names in row.items()} for distribution, row in _TABLE.items()
+}
+"""By distribution and kind: names of plugins, and words of commands."""
 
 
 def explain_missing(kind: str, name: str) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from plait.core.events import Cancel, Expand
+from plait.core.events import Cancel, Expand, Expanded
+from plait.core.plan import Plan
 from plait.core.request import Retries
 from tests.machine.kit import World, call, fail_with, join, think
 
@@ -267,3 +268,22 @@ def test_joins_that_start_with_their_branches_done_count_them_once() -> None:
     world.succeed("slow", 2)
     assert world.finish.result is not None
     assert world.finish.result.value == [[[1], 2], 2]
+
+
+def test_a_patch_drops_steps_around_it_that_have_not_begun() -> None:
+    world = World()
+    world.submit(call("a"), call("b", "a"), call("c", "b"), think("e", expands=True), join("j", "c", "e"), output="j")
+    node = world.machine.nodes["r:e"]
+
+    def drop(*names: str) -> None:
+        attempt = node.attempts.generation
+        world.send(Expanded(at=world.now, step="r:e", attempt=attempt, patch=Plan(steps=(), drops=names)))
+
+    drop("a")
+    assert world.states("a", "b") == ["running", "waiting"], "what has begun goes on"
+    drop("b")
+    assert world.states("a", "b", "c") == ["cancelled", "cancelled", "cancelled"], "unneeded, dropped, lacks its need"
+    drop("nobody")
+    assert node.outcome.failure is not None
+    assert node.outcome.failure.kind == "PlanError"
+    assert "refers to 'nobody'" in node.outcome.failure.message

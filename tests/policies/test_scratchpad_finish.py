@@ -89,7 +89,7 @@ def test_the_answer_is_what_stands_in_finish(text, answer):
     ],
 )
 def test_another_plan_is_asked_for_where_it_is_allowed(text):
-    merge = FinishMarker(replan=True)
+    merge = FinishMarker(may_replan=True)
     assert merge.merge([branch("j", text)], TASK).value == {"replan": "look again (twice)", "thought": "hm"}
     assert merge.merge([branch("j", "Action: Finish(Replan(x))")], TASK).value == "Replan(x)"
 

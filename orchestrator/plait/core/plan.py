@@ -128,6 +128,8 @@ class Plan(Frozen):
     group: str = Field(default="", exclude_if=lambda group: not group)
     """Of a patch: name of the branch group that its steps belong to, together with those of other patches to the same
     step that name it. The first of them says the budget. `a/b` lies inside the group `a`."""
+    drops: tuple[StepName, ...] = Field(default=(), exclude_if=lambda drops: not drops)
+    """Of a patch: steps around it that are cancelled unless they have begun."""
 
     @model_validator(mode="after")
     def _names_unique(self) -> Plan:

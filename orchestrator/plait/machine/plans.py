@@ -18,7 +18,7 @@ from ..core.interfaces import Merge, PluginRegistry, Policy
 from ..core.ops import Join, ModelCall, Plugin, ToolCall
 from ..core.plan import Plan, topological_order
 from ..core.result import as_failure
-from ..core.states import DONE, EXPANDED, FAILED, UNDER_WAY, WAITING
+from ..core.states import DONE, EXPANDED, FAILED, READY, UNDER_WAY, WAITING
 from .attempt_lifecycle import Slots
 from .budgets import FlowWaits, enter, open_account
 from .prefix_groups import enroll
@@ -47,6 +47,7 @@ class Plans:
         """Add a plan's steps to a scope, nothing started. Raises as `insert` does, with nothing changed."""
         records, timers = self._records, self._slots.timers
         owner = scope.owner
+        dropped = [_lookup(name, owner, {})[0] for name in plan.drops if owner is not None]
         added = insert(plan, scope, account, records.now, self._plugins.merge, waited, refused or ())
         for opened in added.accounts:
             self.arm_deadline(opened, scope.run)
@@ -60,6 +61,9 @@ class Plans:
             node.path_tokens.before = before
             if node.merge is not None and node.step.op.kind == "join" and node.step.op.deadline is not None:
                 timers.add(records.now + node.step.op.deadline, "deadline", node)
+        for node in dropped:
+            if node.state in (WAITING, READY):
+                self._steps.cancel(node, "pruned", "the planner dropped it")
         for node in added.nodes if refused else ():
             if refused and (why := refused.get(node.step.name)) is not None:
                 self._steps.fail(node, as_failure(BudgetExceeded(why)))

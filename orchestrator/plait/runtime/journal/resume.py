@@ -36,7 +36,7 @@ from ...core.events import (
 )
 from ...core.flow import Flow, is_root
 from ...core.interfaces import Planner, PlanningContext, PluginRegistry, Worker
-from ...core.plan import Plan, Step
+from ...core.plan import Step
 from ...core.provenance import check
 from ...core.result import Result, as_failure
 from ...core.states import State
@@ -284,7 +284,7 @@ def _without(event: Expanded, known: Mapping[str, Node]) -> Expanded:
     new = tuple(step for step in patch.steps if step.name not in known)
     if not new and patch.output is None:
         return replace(event, patch=None)
-    return replace(event, patch=Plan(steps=new, output=patch.output, budget=patch.budget, group=patch.group))
+    return replace(event, patch=patch.model_copy(update={"steps": new}))
 
 
 def _unknown(step: Step, id: str, remedy: str) -> OutcomeUnknown:

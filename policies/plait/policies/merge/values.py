@@ -89,7 +89,7 @@ class ScratchpadAction(Frozen):
     """One action."""
 
     text: str
-    """The planned action: `2. search("x")`."""
+    """The planned action: `2. search("x")`. Empty: the branch's text stands as it is, as a later scratchpad's."""
     branch: str | None = None
     """Name of the branch that ran the action. Without a branch the action was not run; `error` has the reason."""
     thought: str = ""
@@ -130,7 +130,9 @@ class Scratchpad(Merge):
             branch = by_name.get(entry.branch) if entry.branch is not None else None
             done += branch is not None and branch.result is not None
             thought = f"Thought: {entry.thought}\n" if entry.thought else ""
-            blocks.append(f"{thought}{entry.text}\nObservation: {self._observation(entry, branch)}\n")
+            observation = self._observation(entry, branch)
+            later = branch.result.text if branch is not None and branch.result is not None else ""
+            blocks.append(f"{thought}{entry.text}\nObservation: {observation}\n" if entry.text else later)
         why = f"{done} of {len(entries)} actions gave a result"
         return Verdict(value="".join(blocks), why=why)
 
@@ -166,12 +168,12 @@ class FinishMarker(Merge):
     contain line breaks, parentheses and the word "Replan". Without an action the whole text is the answer. The merge
     also reads a JSON object {"thought", "action": {"response"} or {"feedback"}}.
 
-    `Replan(…)` gives {"replan": what is missing, "thought": …} if `replan` allows it.
+    `Replan(…)` gives {"replan": what is missing, "thought": …} if `may_replan` allows it.
     """
 
     plans_more = False
 
-    replan: bool = Field(
+    may_replan: bool = Field(
         default=False,
         description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",
     )
@@ -183,7 +185,7 @@ class FinishMarker(Merge):
             return Verdict(value=None, why="there is no text to read")
         text = strip_thoughts(branch.result.text)
         kind, response, thought = _read_object(text) or _read_text(text)
-        if kind == "replan" and self.replan:
+        if kind == "replan" and self.may_replan:
             return Verdict(value={"replan": response, "thought": thought}, why="asked for another plan")
         why = {
             "finish": "finished",

@@ -17,8 +17,9 @@ from plait.core.tools.tool import ToolSpec
 
 from ..._shared.steps import OnResult, through
 from . import prompts
-from .options import LLMCompilerOptions
-from .reader import AnswerReader, PlanReader, done_reader
+from .options import LLMCompilerOptions, PlanState
+from .reader import PlanReader, answer_reader, done_reader
+from .revision import DROP, RevisionReader, look_reader
 
 __all__ = ["LLMCompiler"]
 
@@ -53,8 +54,9 @@ class LLMCompiler(LLMCompilerOptions):
                 "the planner `llmcompiler` has no tools to plan with: pass tools=[…], or --tools FILE.py with "
                 "functions marked @tool"
             )
-        if any(spec.name.lower() == "join" for spec in brief.tools):
-            raise PlannerError("a tool is named 'join', which ends plans: give it another name with @tool(name=…)")
+        own = {"join", DROP.name} if self.replan == "each" else {"join"}
+        if taken := own.intersection(spec.name.lower() for spec in brief.tools):
+            raise PlannerError(f"a tool is named {min(taken)!r}, as a word of plans: rename it with @tool(name=…)")
         if self.max_tools is None or len(brief.tools) <= self.max_tools:
             return self._plan_first(brief)
         search = ToolCall(tool=MORE_TOOLS, args={"query": {"$literal": brief.task.render()}, "k": self.max_tools})
@@ -63,35 +65,40 @@ class LLMCompiler(LLMCompilerOptions):
 
     def _plan_first(self, brief: PlanningContext) -> Plan:
         prompt = prompts.plan_prompt(self.plan, brief, self.calls(brief))
-        step = self.plan_step(brief, 1, 0, (Text(text=f"{prompt}\n"),), "plan")
+        names = tuple(spec.name for spec in brief.tools)
+        state = PlanState(round=1, told=names if MORE_TOOLS in names else None)
+        step = self.plan_step(brief, state, (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
-    def _narrow_tools(self, brief: PlanningContext, told: JsonValue) -> PlanningContext:
+    def _narrow_tools(self, brief: PlanningContext, told: Sequence[JsonValue] | None) -> PlanningContext:
         """Return a brief with only the named tools and `more_tools`, or the unchanged brief for `None`."""
-        if not isinstance(told, list) or len(told) >= len(brief.tools):
+        if told is None or len(told) >= len(brief.tools):
             return brief
         chosen = [spec for spec in brief.tools if spec.name in told]
         return replace(brief, tools=(*chosen, tool_search_spec(len(brief.tools) - len(chosen))))
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
         """Return the reader of a plan while it is written, or of the joiner's decision."""
-        told = step.state.get("told") if isinstance(step.state, dict) else None
-        narrowed = self._narrow_tools(brief, told)
-        match step.role, step.state:
-            case "tools", _:
-                names = [spec.name for spec in brief.tools]
-                return OnResult(lambda result: self._plan_first(self._narrow_tools(brief, _names(result.value, names))))
-            case "done", _:
-                return done_reader(self, narrowed, step.state)
-            case "answer", _:
-                return AnswerReader(self, step.state, narrowed)
-            case "plan", {"round": int(round), "repair": int(repair), "numbers": list(numbers)}:
-                known = [number for number in numbers if isinstance(number, int)]
-                reader = PlanReader(self, narrowed, round, repair, step.op, known)
-                reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
-                return reader
+        if step.role == "tools":
+            names = [spec.name for spec in brief.tools]
+            return OnResult(lambda result: self._plan_first(self._narrow_tools(brief, _names(result.value, names))))
+        if step.role not in ("plan", "revise", "look", "done", "answer"):
+            return super().reader(step, brief)
+        state = PlanState.model_validate(step.state)
+        narrowed = self._narrow_tools(brief, state.told)
+        match step.role:
+            case "done":
+                return done_reader(self, narrowed, state)
+            case "answer":
+                return answer_reader(self, narrowed, state)
+            case "look":
+                return look_reader(self, narrowed, state)
+            case "revise":
+                reader = RevisionReader(self, narrowed, state)
             case _:
-                return super().reader(step, brief)
+                reader = PlanReader(self, narrowed, state)
+        reader.tools = {**reader.tools, **{spec.name: spec for spec in brief.tools}}
+        return reader
 
     def parse(self, text: str, tools: Sequence[ToolSpec] = ()) -> dict[str, JsonValue]:
         """Return a written plan as JSON: `steps` (`name`, `tool`, `args`, `needs`), `repairs`, `errors`, `output`, and

@@ -14,7 +14,7 @@ from plait.core.ops import Join, Part, Plugin, Ref, Text
 from plait.core.plan import Plan, Step
 from plait.core.planning import call_model
 from plait.core.sampling import StructuredOutput
-from plait.core.tools.schemas import MORE_TOOLS
+from plait.core.values import Frozen
 from plait.core.vocabulary import MaxBranches, MaxTools, ObservationChars, Repairs, Rounds
 
 from ..._shared.tool_instructions import to_functions
@@ -22,6 +22,38 @@ from . import prompts
 from .grammar import MOST_TOOLS, grammar
 
 __all__ = ["LLMCompilerOptions"]
+
+MAX_REVISIONS = 20
+
+
+class PlanState(Frozen):
+    """The state of a step that has a reader."""
+
+    round: int
+    repair: int = 0
+    numbers: tuple[int, ...] = ()
+    """Numbers of the tasks that a new task can refer to."""
+    scratchpad: str | None = None
+    told: tuple[str, ...] | None = None
+    """Names of the tools of a narrowed brief."""
+    count: int = 0
+    """Number of a look at a running plan."""
+    open: tuple[str, ...] = ()
+    """Tasks without an observation that the model has read."""
+    tasks: tuple[dict[str, JsonValue], ...] = ()
+    """All tasks so far, as the scratchpad's actions."""
+
+    @property
+    def json(self) -> JsonValue:
+        """The state as a step keeps it."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def look(self) -> list[Step]:
+        """Return the join that waits for the next observation, or nothing if the plan may change no more."""
+        if not self.open or self.count > MAX_REVISIONS:
+            return []
+        op = Join(merge=Plugin(name="constant", options={"value": ""}), on_failure="quorum", quorum=1)
+        return [Step(name=f"look-{self.count}", op=op, needs=self.open, expands=True, role="look", state=self.json)]
 
 
 class LLMCompilerOptions(Planner):
@@ -59,6 +91,11 @@ class LLMCompilerOptions(Planner):
     repairs: Repairs = 1
     max_branches: MaxBranches = 10_000
     observation_chars: ObservationChars = None
+    replan: Literal["whole", "each"] = Field(
+        default="whole",
+        description="When the plan may change. `whole`: the joiner may ask for another plan. `each`: also after each "
+        "observation, 20 at most: the model may add tasks, and drop or replace tasks that have not begun.",
+    )
     on_failure: Literal["all", "any-end"] = Field(
         default="any-end",
         description="Handling of failed branches. `any-end`: the joiner reads what a task failed with. "
@@ -76,35 +113,28 @@ class LLMCompilerOptions(Planner):
     def _one_language(self) -> LLMCompilerOptions:
         if self.dialect == "native" and isinstance(self.plan.form, StructuredOutput):
             raise PluginError("`dialect=native` and a form of your own are two languages: give one of them")
+        if self.replan == "each" and self.answer_from == "last-task":
+            raise PluginError("`replan=each` may drop the last task, so `answer_from=last-task` cannot go with it")
         return self
 
-    def plan_step(
-        self,
-        brief: PlanningContext,
-        round: int,
-        repair: int,
-        pieces: tuple[Part, ...],
-        label: str,
-        known: Sequence[int] = (),
-    ) -> Step:
-        """Return the call that writes a round's plan, or repairs it (`repair`). `known` has the result numbers of
-        earlier plans."""
+    def plan_step(self, brief: PlanningContext, state: PlanState, pieces: tuple[Part, ...], label: str) -> Step:
+        """Return the call that writes a round's plan, or repairs it."""
         form = self.plan.form
         if form == "calls":
             held = not self.calls(brief) and len(brief.tools) <= MOST_TOOLS
-            text = grammar(brief.tools, known, max(known, default=0) + 1) if held else ""
+            text = grammar(brief.tools, state.numbers, max(state.numbers, default=0) + 1) if held else ""
             form = StructuredOutput(kind="grammar", spec=text, required=False) if held else None
         return call_model(
             brief,
             "llmcompiler",
-            f"plan-{round}" + (f"-repair-{repair}" if repair else ""),
+            f"plan-{state.round}" + (f"-repair-{state.repair}" if state.repair else ""),
             pieces,
             self.plan,
             expands=True,
             role="plan",
             form=form,
             label=label,
-            state={"round": round, "repair": repair, "numbers": list(known)} | _narrowed_state(brief),
+            state=state.json,
             stop=self.plan.stop or prompts.STOP_PLAN,
             tools=to_functions(brief.tools) if self.calls(brief) else (),
         )
@@ -114,53 +144,52 @@ class LLMCompilerOptions(Planner):
         return self.dialect == "native" and brief.task.chat()
 
     def plan_again(
-        self,
-        brief: PlanningContext,
-        round: int,
-        numbers: Sequence[int],
-        scratchpad: str | None,
-        thought: str,
-        errors: Sequence[str] = (),
-        repair: int = 0,
+        self, brief: PlanningContext, state: PlanState, thought: str = "", errors: Sequence[str] = ()
     ) -> Plan:
         """Return the step that writes another plan, or extends a plan."""
         head = prompts.plan_prompt(self.plan, brief, self.calls(brief))
-        observed = Ref(step=scratchpad) if scratchpad else Text(text="(no task was run)\n")
-        end = Text(text=prompts.replan_end(thought, errors, numbers))
+        observed = Ref(step=state.scratchpad) if state.scratchpad else Text(text="(no task was run)\n")
+        end = Text(text=prompts.replan_end(thought, errors, state.numbers))
         pieces = (Text(text=f"{head}{prompts.EARLIER}"), observed, end)
-        step = self.plan_step(brief, round, repair, pieces, "repair" if errors else "another plan", numbers)
+        step = self.plan_step(brief, state, pieces, "repair" if errors else "another plan")
         return Plan(steps=(step,), output=step.name)
 
-    def unless_done(
-        self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str, tasks: Sequence[str]
+    def scratchpad_step(
+        self, name: str, actions: Sequence[JsonValue], needs: Sequence[str], label: str = "", earlier: str | None = None
     ) -> Step:
+        """Return the join of observations."""
+        options: dict[str, JsonValue] = {"actions": list(actions), "earlier": earlier}
+        if self.observation_chars is not None:
+            options["observation_chars"] = self.observation_chars
+        op = Join(merge=Plugin(name="scratchpad", options=options), on_failure=self.on_failure)
+        return Step(name=name, op=op, needs=tuple(needs), label=label)
+
+    def unless_done(self, state: PlanState, scratchpad: str, tasks: Sequence[str]) -> Step:
         """Return the join that answers with the last task's value if all tasks succeeded; otherwise its reader plans
         the joiner. It also needs the scratchpad for the joiner."""
         op = Join(merge=Plugin(name="collect"), on_failure=self.on_failure)
         return Step(
-            name=f"done-{round}",
+            name=f"done-{state.round}",
             op=op,
             needs=(scratchpad, *tasks),
             expands=True,
             label="all done?",
             role="done",
-            state={"round": round, "numbers": list(numbers), "scratchpad": scratchpad} | _narrowed_state(brief),
+            state=state.json,
         )
 
-    def conclusion(
-        self, brief: PlanningContext, round: int, numbers: Sequence[int], scratchpad: str | None, errors: Sequence[str]
-    ) -> tuple[Step, Step]:
+    def conclusion(self, brief: PlanningContext, state: PlanState, errors: Sequence[str] = ()) -> tuple[Step, Step]:
         """Return the joiner and the answer step that reads its decision."""
-        again = round < self.rounds
+        again = state.round < self.rounds
         native, is_read = self.calls(brief), self.joiner.model == self.plan.model
         plan = prompts.plan_prompt(self.plan, brief, native) if is_read else None
         head, end = prompts.joiner_prompt(self.joiner, brief.task.render(), again, plan)
         nothing = "(no tool was called)\n" + "".join(f"Not run: {error}\n" for error in errors)
-        observed = Ref(step=scratchpad) if scratchpad else Text(text=nothing)
+        observed = Ref(step=state.scratchpad) if state.scratchpad else Text(text=nothing)
         joiner = call_model(
             brief,
             "llmcompiler",
-            f"joiner-{round}",
+            f"joiner-{state.round}",
             (Text(text=head), observed, Text(text=end)),
             self.joiner,
             stop=self.joiner.stop or prompts.STOP_JOINER,
@@ -169,22 +198,14 @@ class LLMCompilerOptions(Planner):
             tools=to_functions(brief.tools) if native and is_read and self.joiner.template is None else (),
             tool_choice="none" if native else "required",
         )
-        state: dict[str, JsonValue] = {"round": round, "numbers": list(numbers), "scratchpad": scratchpad}
-        merge = Join(merge=Plugin(name="finish", options={"replan": True} if again else {}))
+        merge = Join(merge=Plugin(name="finish", options={"may_replan": True} if again else {}))
         answer = Step(
-            name=f"answer-{round}",
+            name=f"answer-{state.round}",
             op=merge,
             needs=(joiner.name,),
             expands=again,
             label="answer",
             role="answer" if again else "",
-            state=state | _narrowed_state(brief) if again else None,
+            state=state.json if again else None,
         )
         return joiner, answer
-
-
-def _narrowed_state(brief: PlanningContext) -> dict[str, JsonValue]:
-    """Return the part of a step's state with the tool names of a narrowed brief; empty for all tools."""
-    if not any(spec.name == MORE_TOOLS for spec in brief.tools):
-        return {}
-    return {"told": [spec.name for spec in brief.tools]}

@@ -41,6 +41,16 @@ _REPLAN = """\
 Part of the work is done: the plans so far are given with what they observed. Begin with a line `Thought: ` on what \
 is left to do. Never repeat a task that was done; refer to its result by its number. Count on from {next}.
 """
+REVISE = """
+The plan is running: above is what was observed so far. These tasks have no result yet:
+{open}
+Change the plan only if an observation asks for it. `drop(3)` leaves task 3 out if it has not begun. A task with the \
+number of a task above replaces it; write the tasks that need it again, too. Count new tasks on from {next}, and refer \
+to results by number. End with join(); join() alone changes nothing.
+
+Changes:
+
+"""
 _JOINER = """\
 Answer the question from what the tools have observed; write no plan. Write a line `Thought: ` with your reasoning, \
 then one action:

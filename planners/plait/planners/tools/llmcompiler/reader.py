@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from plait.core.errors import PlannerError
 from plait.core.interfaces import PlanningContext
 from plait.core.messages import did_you_mean
-from plait.core.ops import Join, ModelCall, Op, Plugin, Ref, ToolCall
+from plait.core.ops import Join, ToolCall
 from plait.core.plan import Plan, Step
-from plait.core.planning import OnBranches
+from plait.core.planning import OnBranches, OnResult
 from plait.core.result import Result
 from plait.core.tools.calls import canonical_text
 from plait.core.tools.tool import ToolSpec
@@ -19,7 +18,7 @@ from plait.core.view import Branch
 
 from ..._shared.steps import shorten, through
 from .binding import bind
-from .options import LLMCompilerOptions
+from .options import LLMCompilerOptions, PlanState
 from .parser import PlanTask, PlanText
 from .tool_calls import NativeCalls
 
@@ -30,16 +29,8 @@ UNREAD = "this line cannot be read as a task: write it as `1. tool(arguments)`, 
 class PlanReader:
     """Turns every complete task of a plan into a patch at once, and adds the round's end when the plan is complete."""
 
-    def __init__(
-        self,
-        planner: LLMCompilerOptions,
-        brief: PlanningContext | None,
-        round: int,
-        repair: int,
-        op: Op | None,
-        numbers: Sequence[int] = (),
-    ) -> None:
-        self.planner, self.brief, self.round, self.repair = planner, brief, round, repair
+    def __init__(self, planner: LLMCompilerOptions, brief: PlanningContext | None, state: PlanState) -> None:
+        self.planner, self.brief, self.state = planner, brief, state
         self.text = PlanText()
         self.tools: Mapping[str, ToolSpec] = {spec.name: spec for spec in brief.tools} if brief else {}
         self.errors: list[str] = []
@@ -50,14 +41,10 @@ class PlanReader:
         self.held: dict[str, Step] = {}
         """Calls with side effects, and the steps that need them: they wait until the whole plan is written."""
         self._entries: list[dict[str, JsonValue]] = []
-        self._earlier: str | None = None
-        """The scratchpad before this plan."""
-        if isinstance(op, ModelCall):
-            self._earlier = next((part.step for part in op.prompt if isinstance(part, Ref)), None)
-        self._known = {number: str(number) for number in numbers}
+        self._known = {number: str(number) for number in state.numbers}
         self._taken = set(self._known.values())
-        self._before = frozenset(numbers)
-        self._last = max(numbers, default=0)
+        self._before = frozenset(state.numbers)
+        self._last = max(state.numbers, default=0)
         self._native = NativeCalls(self._last)
         self._said: set[tuple[int, str]] = set()
         self._made: dict[str, str] = {}
@@ -68,7 +55,7 @@ class PlanReader:
     @classmethod
     def of_text(cls, planner: LLMCompilerOptions, tools: Sequence[ToolSpec]) -> PlanReader:
         """Return a reader of a plan that is not run."""
-        reader = cls(planner, None, 1, 0, None)
+        reader = cls(planner, None, PlanState(round=1))
         reader.tools = {spec.name: spec for spec in tools}
         return reader
 
@@ -89,18 +76,19 @@ class PlanReader:
             self.errors.append("the plan was cut off before its join()")
         if not self._entries and self.join is None and not cut:
             self.errors.append("no task was found: write each on a line of its own, as `1. tool(arguments)`")
-        if self.errors and self.repair < self.planner.repairs:
+        if self.errors and self.state.repair < self.planner.repairs:
             return self._plan_repair(steps, brief)
         # The plan is complete and valid: calls with side effects may start now.
         steps += self.held.values()
         branches = self.steps
-        scratchpad = self._scratchpad(branches)
-        steps += [scratchpad] if scratchpad else []
-        name, results = scratchpad.name if scratchpad else None, self._results(branches)
-        if self.planner.answer_from == "last-task" and branches and name and not self.errors:
-            steps.append(self.planner.unless_done(brief, self.round, results, name, [step.name for step in branches]))
+        looks = self._looks() if self.planner.replan == "each" else []
+        scratchpad = self._scratchpad(branches, looks)
+        steps += [*looks, *([scratchpad] if scratchpad else [])]
+        state = self._next_state(branches, scratchpad)
+        if self.planner.answer_from == "last-task" and branches and scratchpad and not self.errors:
+            steps.append(self.planner.unless_done(state, scratchpad.name, [step.name for step in branches]))
         else:
-            steps += self.planner.conclusion(brief, self.round, results, name, self.errors)
+            steps += self.planner.conclusion(brief, state, self.errors)
         return Plan(steps=tuple(steps), output=steps[-1].name)
 
     def parsed(self, text: str) -> dict[str, JsonValue]:
@@ -242,74 +230,70 @@ class PlanReader:
                 entry["branch"], entry["error"] = None, _NOT_RUN
         branches = [step for step in self.steps if step.name not in self.held]
         scratchpad = self._scratchpad(branches)
-        at, known = scratchpad.name if scratchpad else None, self._results(branches)
-        plan = self.planner.plan_again(brief, self.round, known, at, "", self.errors, self.repair + 1)
+        state = self._next_state(branches, scratchpad).model_copy(update={"repair": self.state.repair + 1})
+        plan = self.planner.plan_again(brief, state, errors=self.errors)
         return Plan(steps=(*steps, *([scratchpad] if scratchpad else []), *plan.steps), output=plan.output)
 
-    def _results(self, branches: Sequence[Step]) -> list[int]:
-        """Return the task numbers that later plans can refer to."""
-        return sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
+    def _next_state(self, branches: Sequence[Step], scratchpad: Step | None) -> PlanState:
+        """Return the state of what follows the plan, with the task numbers that later plans can refer to."""
+        numbers = sorted(self._before | {int(step.name) for step in branches if step.name.isdecimal()})
+        return self.state.model_copy(
+            update={"numbers": tuple(numbers), "scratchpad": scratchpad.name if scratchpad else None}
+        )
 
-    def _scratchpad(self, branches: Sequence[Step]) -> Step | None:
-        """Return the join of all observations, including those of earlier plans, or `None` without observations."""
-        needs = (*([self._earlier] if self._earlier else []), *(step.name for step in branches))
+    def _looks(self) -> list[Step]:
+        """Return the join that waits for the next observation, after which the plan may change."""
+        plan = self._next_state(self.steps, None)
+        tasks = (*plan.tasks, *(entry for entry in self._entries if entry.get("branch")))
+        state = {"open": (*plan.open, *(step.name for step in self.steps)), "tasks": tasks, "count": plan.count + 1}
+        return plan.model_copy(update=state).look()
+
+    def _scratchpad(self, branches: Sequence[Step], looks: Sequence[Step] = ()) -> Step | None:
+        """Return the join of all observations, including those of earlier plans and of the plan's changes (`looks`), or
+        `None` without observations."""
+        needs = (
+            *([self.state.scratchpad] if self.state.scratchpad else []),
+            *(step.name for step in (*branches, *looks)),
+        )
         if not needs:
             return None
-        options: dict[str, JsonValue] = {"actions": list(self._entries), "earlier": self._earlier}
-        if self.planner.observation_chars is not None:
-            options["observation_chars"] = self.planner.observation_chars
-        merge = Plugin(name="scratchpad", options=options)
-        op = Join(merge=merge, on_failure=self.planner.on_failure)
+        later: list[JsonValue] = [{"text": "", "branch": look.name} for look in looks]
         label = f"{len(branches)} tasks"
         repairs = [*self.text.repairs, *self.repairs]
         if repairs:
             label += f"; {_format_count(len(repairs), 'repair')}: {shorten('; '.join(repairs), 160)}"
-        suffix = f"-repair-{self.repair}" if self.repair else ""
-        return Step(name=f"scratchpad-{self.round}{suffix}", op=op, needs=needs, label=label)
+        suffix = f"-repair-{self.state.repair}" if self.state.repair else ""
+        name, actions = f"scratchpad-{self.state.round}{suffix}", [*self._entries, *later]
+        return self.planner.scratchpad_step(name, actions, needs, label, self.state.scratchpad)
 
 
-def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: JsonValue) -> OnBranches:
+def done_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: PlanState) -> OnBranches:
     """Return the reader of the join that checks whether all tasks succeeded."""
 
     def read(result: Result, branches: Sequence[Branch]) -> Plan | None:
-        match state:
-            case {"round": int(round), "numbers": list(numbers), "scratchpad": scratchpad}:
-                pass
-            case _:
-                raise PlannerError(f"the step that asks whether all is done has the state {state!r}")
-        tasks = [branch for branch in branches if branch.name != scratchpad]
+        tasks = [branch for branch in branches if branch.name != state.scratchpad]
         if tasks and all(branch.done for branch in tasks):
-            answer = through(f"answer-{round}", tasks[-1].name, "the last task's result")
+            answer = through(f"answer-{state.round}", tasks[-1].name, "the last task's result")
             return Plan(steps=(answer,), output=answer.name)
-        known = [number for number in numbers if isinstance(number, int)]
-        steps = planner.conclusion(brief, round, known, scratchpad if isinstance(scratchpad, str) else None, ())
+        steps = planner.conclusion(brief, state)
         return Plan(steps=steps, output=steps[-1].name)
 
     return OnBranches(read)
 
 
-class AnswerReader:
-    """Reads the joiner's decision: the answer stands, or another plan is written."""
+def answer_reader(planner: LLMCompilerOptions, brief: PlanningContext, state: PlanState) -> OnResult:
+    """Return the reader of the joiner's decision: the answer stands, or another plan is written."""
 
-    def __init__(self, planner: LLMCompilerOptions, state: JsonValue, brief: PlanningContext) -> None:
-        self.planner, self.state, self.brief = planner, state, brief
-
-    def feed(self, delta: str) -> Sequence[Plan]:
-        return ()
-
-    def close(self, result: Result) -> Plan | None:
-        match result.value, self.state:
-            case {"replan": str(missing), "thought": str(thought)}, {
-                "round": int(round),
-                "numbers": list(numbers),
-                "scratchpad": scratchpad,
-            }:
+    def read(result: Result) -> Plan | None:
+        match result.value:
+            case {"replan": str(missing), "thought": str(thought)}:
                 words = " ".join(part for part in (thought, missing) if part)
-                known = [number for number in numbers if isinstance(number, int)]
-                name = scratchpad if isinstance(scratchpad, str) else None
-                return self.planner.plan_again(self.brief, round + 1, known, name, words)
+                again = state.model_copy(update={"round": state.round + 1, "repair": 0})
+                return planner.plan_again(brief, again, words)
             case _:
                 return None
+
+    return OnResult(read)
 
 
 def _format_count(number: int, what: str) -> str:
