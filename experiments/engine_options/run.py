@@ -32,8 +32,8 @@ from typing import Any
 
 from plait import AsyncOrchestrator, Config, ModelCall, Plan, Sampling, Step
 from plait.core import Plugin
-from plait.runtime.plugins.loader import Plugins
 from plait.core.kv_blocks import CachedBlocks, read
+from plait.runtime.plugins.loader import Plugins
 from plait.workers.engine import Engine
 from plait_bench.countdown import draw
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from plait.core.prefix_index import PrefixIndex
 from plait.core.kv_blocks import CachedBlocks
+from plait.core.prefix_index import PrefixIndex
 from plait.workers._shared.kv_events import EventReader
 
 from .._tools.vllm_cache import ANSWER, BLOCK, TOGETHER, Cache

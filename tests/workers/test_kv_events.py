@@ -16,9 +16,9 @@ from hypothesis import given, strategies as st
 from plait import AsyncOrchestrator, ModelCall, Plan, Step
 from plait.core.events import CacheChanged, event_adapter
 from plait.core.interfaces import CacheUpdate
+from plait.core.kv_blocks import BlockRemoved, BlockStored, CachedBlocks, read
 from plait.core.ops import Plugin
 from plait.runtime.client.config import Config
-from plait.core.kv_blocks import BlockRemoved, BlockStored, CachedBlocks, read
 from plait.workers._shared.kv_events import EventReader, KvEvents, Mailbox
 from plait.workers.scripted import Reply, Scripted
 

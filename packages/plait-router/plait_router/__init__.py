@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or find_spec(f"{__name__}.prefix_index") is None:  # a checkout, where these files are plait's alone
+    from plait.core.kv_blocks import CachedBlocks, read
     from plait.core.placement import choose_holder, is_overloaded
     from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
-    from plait.core.kv_blocks import CachedBlocks, read
 else:
     from .kv_blocks import CachedBlocks, read
     from .placement import choose_holder, is_overloaded

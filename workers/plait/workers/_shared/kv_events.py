@@ -14,7 +14,6 @@ from typing import Any
 
 from plait.core.errors import ConfigError
 from plait.core.interfaces import CacheUpdate
-
 from plait.core.kv_blocks import CachedBlocks, read
 
 EMPTY = CacheUpdate(cleared=True)
