@@ -8,7 +8,7 @@ newest attempt whose prompt passes through it. After an eviction, that attempt's
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 MAX_EVICTED_BLOCKS = 65_536
 """Evicted blocks that are remembered."""
@@ -23,7 +23,7 @@ class BlockStored(NamedTuple):
     ids: Sequence[int]
     """Of all the blocks, `block` each."""
     block: int
-    keys: Sequence[Any] = ()
+    keys: Sequence[Hashable] = ()
     """What else a block's hash depends on (adapter, salt), one entry a block; empty: nothing."""
 
 
@@ -46,17 +46,28 @@ class _Block(NamedTuple):
     """Tokens from the start of the context to its end."""
 
 
-def read(event: Any) -> Iterator[BlockEvent]:
+class _Fields(TypedDict):
+    block_hashes: list[Hashable]
+    parent_block_hash: Hashable
+    token_ids: list[int]
+    block_size: int
+    medium: NotRequired[str | None]
+    group_idx: NotRequired[int | None]
+    extra_keys: NotRequired[list[list[Hashable] | None] | None]
+    lora_name: NotRequired[str | None]
+
+
+def read(event: object) -> Iterator[BlockEvent]:
     """Yield an event of vLLM's, decoded from msgpack (a map with its `type`, or in older releases a list that begins
     with it), as one of the above. Nothing for blocks that are not in the engine's own memory, and for events of unknown
     kinds."""
-    fields: dict[str, Any]
     if isinstance(event, list):
-        kind, *rest = event or [""]
+        kind, *rest = cast("list[object]", event) or [""]
         names = _STORED if kind == "BlockStored" else _REMOVED
-        fields = dict(zip(names, rest, strict=False))
+        fields = cast("_Fields", dict(zip(names, rest, strict=False)))
     else:
-        kind, fields = event.get("type", ""), event
+        fields = cast("_Fields", event)
+        kind = cast("dict[str, object]", event).get("type", "")
     if kind == "AllBlocksCleared":
         yield None
         return
@@ -67,8 +78,8 @@ def read(event: Any) -> Iterator[BlockEvent]:
     if kind != "BlockStored":
         return
     keys = [tuple(key) if key else None for key in fields.get("extra_keys") or ()]
-    if not keys and fields.get("lora_name"):
-        keys = [(fields["lora_name"],)] * len(fields["block_hashes"])
+    if not keys and (name := fields.get("lora_name")):
+        keys = [(name,)] * len(fields["block_hashes"])
     yield BlockStored(
         fields["block_hashes"], fields["parent_block_hash"], fields["token_ids"], fields["block_size"], keys
     )

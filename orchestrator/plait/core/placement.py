@@ -18,11 +18,13 @@ def choose_holder(
     """Return the least loaded of the workers with about the most cached tokens, or `None` if that is less than half of
     the prompt or than `at_least`. `load_of`: attempts that a worker runs, or `None` if it cannot take the prompt."""
     most = max(cached.values(), default=0)
-    if most < max(at_least, prompt / 2):
+    if most < at_least or most < prompt / 2:
         return None
-    holders = (name for name, tokens in cached.items() if tokens >= _AS_GOOD * most)
-    loads = {name: load for name in holders if (load := load_of(name)) is not None}
-    return min(loads, key=lambda name: (loads[name], name), default=None)
+    best: tuple[int, str] | None = None
+    for name, tokens in cached.items():  # a loop: this is run for each step that is placed
+        if tokens >= _AS_GOOD * most and (load := load_of(name)) is not None and (best is None or (load, name) < best):
+            best = load, name
+    return None if best is None else best[1]
 
 
 def is_overloaded(running: int, least: int, slots: int, overload: float, slack: int | None, shared: bool) -> bool:
