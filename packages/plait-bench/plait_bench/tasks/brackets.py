@@ -35,6 +35,11 @@ class BracketStep(NamedTuple):
     """Places of those steps, from 0."""
 
     @property
+    def operations(self) -> int:
+        """How many there are in it."""
+        return len(self.words) // 2
+
+    @property
     def text(self) -> str:
         """`c = a * 2 + b`."""
         return f"{self.name} = {' '.join(self.words)}"
