@@ -234,9 +234,9 @@ def tune(
         width: briefed(config, Request.of({**given, "n": width}))
         for width in dict.fromkeys(candidate.width for candidate in candidates)
     }
-    simulated = _Simulation(known, briefs, work, shape.cache)
+    play = _player(known, briefs, work, shape.cache)
     with opened(as_json) as output:
-        tried = halve(candidates, simulated.play, goal, rules.seeds, None if work.within is None else work.share)
+        tried = halve(candidates, play, goal, rules.seeds, None if work.within is None else work.share)
         rows = [dict(plain(trial, goal)) for trial in tried]
         if as_json:
             head = {"goal": goal, "calibrated": f"{known.model} on {known.machine}", "error": known.error}
@@ -245,37 +245,27 @@ def tune(
             _show(tried, known, goal, work.within, output)
 
 
-class _Simulation:
-    """The workload on a calibrated cluster."""
+def _player(
+    known: EngineProfile, briefs: dict[int | None, PlanningContext], work: TunedLoad, cache: int
+) -> Callable[[Configuration, int], WorkloadReport]:
+    """Return a function that simulates the workload on a calibrated cluster, with one configuration and one seed."""
 
-    def __init__(
-        self,
-        known: EngineProfile,
-        briefs: dict[int | None, PlanningContext],
-        work: TunedLoad,
-        cache: int,
-    ) -> None:
-        self._known, self._briefs, self._runs, self._rate = known, briefs, work.runs, work.rate
-        self.within, self._cache = work.within or math.inf, cache
-
-    def play(self, candidate: Configuration, seed: int) -> WorkloadReport:
-        """Simulate one configuration with one seed."""
-        known, brief = self._known, self._briefs[candidate.width]
+    def play(candidate: Configuration, seed: int) -> WorkloadReport:
+        brief = briefs[candidate.width]
         policies = tuple(Plugin.of(spec) for spec in candidate.policy.split("+"))
-        request = brief.request.model_copy(update={"policies": policies, "seed": 1_000_000 * seed})
-        hosts = [
-            known.host(f"host-{i}", candidate.slots, cache_tokens=self._cache) for i in range(1, candidate.engines + 1)
-        ]
+        names = (f"host-{i}" for i in range(1, candidate.engines + 1))
         return simulate_workload(
-            request,
-            at_rate(self._runs, self._rate, seed=seed),
-            hosts=hosts,
+            brief.request.model_copy(update={"policies": policies, "seed": 1_000_000 * seed}),
+            at_rate(work.runs, work.rate, seed=seed),
+            hosts=[known.host(name, candidate.slots, cache_tokens=cache) for name in names],
             latency=known.latency(),
             outcome=known.outcome(),
             tools=brief.tools,
             seed=seed,
-            within=self.within,
+            within=work.within or math.inf,
         )
+
+    return play
 
 
 def _show(

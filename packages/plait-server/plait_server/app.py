@@ -65,71 +65,54 @@ def build(service: Service) -> Starlette:
         finally:
             await service.close()
 
-    routes = [
-        Route("/healthz", _healthz),
-        Route("/readyz", _Endpoint(service, _readyz, "readyz", keys=False)),
-        Route("/v1/models", _Endpoint(service, _models, "models"), methods=["GET"]),
-        Route("/v1/models/{name:path}", _Endpoint(service, _model, "models")),
-        Route("/metrics", _Endpoint(service, _metrics, "metrics")),
-    ]
+    routes = [Route("/healthz", _healthz)]
+
+    def add(method: str, path: str, handler: Handler, name: str, **options: Any) -> None:
+        routes.append(Route(path, _Endpoint(service, handler, name, **options), methods=[method]))
+
+    add("GET", "/readyz", _readyz, "readyz", keys=False)
+    add("GET", "/v1/models", _models, "models")
+    add("GET", "/v1/models/{name:path}", _model, "models")
+    add("GET", "/metrics", _metrics, "metrics")
     for dialect in DIALECTS:
-        endpoint = _Endpoint(
-            service, DialectHandler(service, dialect), dialect.name, starts_run=True, form=dialect.error
-        )
-        routes.append(Route(dialect.path, endpoint, methods=["POST"]))
+        handler = DialectHandler(service, dialect)
+        add("POST", dialect.path, handler, dialect.name, starts_run=True, form=dialect.error)
     bodies = {dialect.path: dialect.body_type for dialect in DIALECTS} | _BODIES
     about = AboutApi(service, routes, bodies | dict.fromkeys(TOKENIZER_PATHS, TokenizerBody))
-    for path, handler, keys in (
-        ("/health", about.health, False),
-        ("/version", about.version, True),
-        ("/openapi.json", about.openapi, True),
-    ):
-        routes.append(Route(path, _Endpoint(service, handler, "about", keys=keys), methods=["GET"]))
-    counting = _Endpoint(service, about.count_message, "about", form=Messages.error)
-    routes.append(Route("/v1/messages/count_tokens", counting, methods=["POST"]))
-    routes.append(Route("/agui", _Endpoint(service, AguiApi(service).run, "agui", starts_run=True), methods=["POST"]))
+    add("GET", "/health", about.health, "about", keys=False)
+    add("GET", "/version", about.version, "about")
+    add("GET", "/openapi.json", about.openapi, "about")
+    add("POST", "/v1/messages/count_tokens", about.count_message, "about", form=Messages.error)
+    add("POST", "/agui", AguiApi(service).run, "agui", starts_run=True)
     stored = StoredCompletions(service)
-    for path, handler, method in (
-        ("", stored.list, "GET"),
-        ("/{id}", stored.read, "GET"),
-        ("/{id}", stored.update, "POST"),
-        ("/{id}", stored.delete, "DELETE"),
-        ("/{id}/messages", stored.messages, "GET"),
-    ):
-        endpoint = _Endpoint(service, handler, "chat", reads=method == "GET")
-        routes.append(Route(f"/v1/chat/completions{path}", endpoint, methods=[method]))
+    add("GET", "/v1/chat/completions", stored.list, "chat", reads=True)
+    add("GET", "/v1/chat/completions/{id}", stored.read, "chat", reads=True)
+    add("POST", "/v1/chat/completions/{id}", stored.update, "chat")
+    add("DELETE", "/v1/chat/completions/{id}", stored.delete, "chat")
+    add("GET", "/v1/chat/completions/{id}/messages", stored.messages, "chat", reads=True)
     responses = ResponsesApi(service)
-    for path, handler, method in (
-        ("", responses.create, "POST"),
-        ("/input_tokens", responses.count, "POST"),
-        ("/compact", responses.compact, "POST"),
-        ("/{id}", responses.read, "GET"),
-        ("/{id}", responses.delete, "DELETE"),
-        ("/{id}/input_items", responses.items, "GET"),
-        ("/{id}/cancel", responses.cancel, "POST"),
-    ):
-        endpoint = _Endpoint(service, handler, "responses", starts_run=handler in (responses.create, responses.compact))
-        routes.append(Route(f"/v1/responses{path}", endpoint, methods=[method]))
+    add("POST", "/v1/responses", responses.create, "responses", starts_run=True)
+    add("POST", "/v1/responses/input_tokens", responses.count, "responses")
+    add("POST", "/v1/responses/compact", responses.compact, "responses", starts_run=True)
+    add("GET", "/v1/responses/{id}", responses.read, "responses")
+    add("DELETE", "/v1/responses/{id}", responses.delete, "responses")
+    add("GET", "/v1/responses/{id}/input_items", responses.items, "responses")
+    add("POST", "/v1/responses/{id}/cancel", responses.cancel, "responses")
     for path in TOKENIZER_PATHS:
-        routes.append(Route(path, _Endpoint(service, TokenRequests(service).tokenize, "tokens"), methods=["POST"]))
+        add("POST", path, TokenRequests(service).tokenize, "tokens")
     runs, new = RunsApi(service), NewRuns(service)
-    for path, handler, method in (
-        ("/runs", runs.list, "GET"),
-        ("/runs", new.start, "POST"),
-        ("/runs/new", new.choices, "GET"),
-        ("/runs/{run}", runs.show, "GET"),
-        ("/runs/{run}/data", runs.data, "GET"),
-        ("/runs/{run}/page", runs.page, "GET"),
-        ("/runs/{run}/events", runs.events, "GET"),
-        ("/runs/{run}/feedback", runs.feedback, "POST"),
-        ("/runs/{run}/{verb}", runs.order, "POST"),
-    ):
-        reads = handler in (runs.list, runs.data)
-        endpoint = _Endpoint(service, handler, "runs", starts_run=handler == new.start, reads=reads, browser=True)
-        routes.append(Route(path, endpoint, methods=[method]))
-    routes.append(Route("/", _Endpoint(service, runs.index, "page", keys=False), methods=["GET"]))
-    for path, handler in (("/login", runs.login), ("/logout", runs.logout)):
-        routes.append(Route(path, _Endpoint(service, handler, "login", keys=False), methods=["POST"]))
+    add("GET", "/runs", runs.list, "runs", reads=True, browser=True)
+    add("POST", "/runs", new.start, "runs", starts_run=True, browser=True)
+    add("GET", "/runs/new", new.choices, "runs", browser=True)
+    add("GET", "/runs/{run}", runs.show, "runs", browser=True)
+    add("GET", "/runs/{run}/data", runs.data, "runs", reads=True, browser=True)
+    add("GET", "/runs/{run}/page", runs.page, "runs", browser=True)
+    add("GET", "/runs/{run}/events", runs.events, "runs", browser=True)
+    add("POST", "/runs/{run}/feedback", runs.feedback, "runs", browser=True)
+    add("POST", "/runs/{run}/{verb}", runs.order, "runs", browser=True)
+    add("GET", "/", runs.index, "page", keys=False)
+    add("POST", "/login", runs.login, "login", keys=False)
+    add("POST", "/logout", runs.logout, "login", keys=False)
     app = Starlette(routes=routes, lifespan=lifespan)
     app.add_exception_handler(404, _no_route)
     app.add_exception_handler(405, _no_method)

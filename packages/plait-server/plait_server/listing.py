@@ -72,33 +72,27 @@ class EndedRuns:
         return [row for whose, row in self._rows.values() if user.sees(whose)]
 
 
+def _row(run: str, status: str, created: str, planner: str, text: str, **more: Any) -> Row:
+    row: Row = {"run": run, "status": status, "created": created, "planner": planner, "model": "", "tokens": 0}
+    return {**row, "seconds": None, "steps": None, "text": text, "answer": "", "here": False, **more}
+
+
 def ended_row(live: ServedRun, answer: Answer | None) -> Row:
     """Return the row of a run that has ended; `None`: its journal broke, and there is no answer."""
     request = live.handle.request
-    row: Row = {
-        "run": live.handle.run,
-        "status": "failed",
-        "created": datetime.fromtimestamp(live.began, UTC).isoformat(timespec="milliseconds"),
-        "planner": request.planner.name,
-        "model": request.model or "",
-        "tokens": 0,
-        "seconds": round(time.time() - live.began, 3),
-        "steps": None,
-        "text": writable(request.text[:_HEAD]),
-        "answer": "",
-        "here": True,
-    }
+    created = datetime.fromtimestamp(live.began, UTC).isoformat(timespec="milliseconds")
+    more: Row = {"model": request.model or "", "seconds": round(time.time() - live.began, 3), "here": True}
     if answer is not None:
         value = answer.answer if answer.answer is not None else answer.value
         text = answer.failure.message if value is None and answer.failure is not None else as_text(value)
-        row |= {
-            "status": answer.status,
+        more |= {
             "tokens": answer.usage.completion,
             "seconds": round(answer.seconds, 3),
             "steps": len(answer.report.steps),
             "answer": "" if value is None and answer.failure is None else writable(text[:_ANSWER]),
         }
-    return row
+    status = "failed" if answer is None else answer.status
+    return _row(live.handle.run, status, created, request.planner.name, writable(request.text[:_HEAD]), **more)
 
 
 class JournalRuns:
@@ -153,19 +147,9 @@ def _steps_in(where: Location, run: str) -> int:
 def index_row(entry: RunEntry) -> Row:
     """Return the row of a run that a journal holds."""
     ended = _time(entry.ended)
-    return {
-        "run": entry.run,
-        "status": entry.status,
-        "created": entry.created.isoformat(),
-        "planner": entry.planner,
-        "model": "",
-        "tokens": entry.tokens,
-        "seconds": None if ended is None else max(0.0, (ended - entry.created).total_seconds()),
-        "steps": None,
-        "text": entry.text,
-        "answer": "",
-        "here": False,
-    }
+    seconds = None if ended is None else max(0.0, (ended - entry.created).total_seconds())
+    created = entry.created.isoformat()
+    return _row(entry.run, entry.status, created, entry.planner, entry.text, tokens=entry.tokens, seconds=seconds)
 
 
 def _time(text: str | None) -> datetime | None:

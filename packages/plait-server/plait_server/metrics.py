@@ -48,12 +48,9 @@ class Metrics:
         )
         self._steps = Counter("plait_steps", "Steps that ended", ("kind", "end"), registry=made)
         self._tokens = Counter(
-            "plait_tokens", "Tokens by kind: prompt, cached, generated, wasted", ("kind",),
-            registry=made,
-        )  # fmt: skip
-        self._of_model = Counter(
-            "plait_model_tokens", "The same, by model", ("model", "kind"), registry=made
-        )  # fmt: skip
+            "plait_tokens", "Tokens by kind: prompt, cached, generated, wasted", ("kind",), registry=made
+        )
+        self._of_model = Counter("plait_model_tokens", "The same, by model", ("model", "kind"), registry=made)
         self._cost = Counter("plait_cost", "What model steps cost, in the prices' unit", ("model",), registry=made)
         self._machine: Machine | None = None
         self._of_tenant = Counter("plait_tenant_tokens", "Generated tokens", ("tenant",), registry=made)

@@ -51,7 +51,8 @@ class User:
         self.tenant = tenant
         self.name: str = tenant.name
         self._settings = settings
-        self._planners = settings.planners if tenant.planners is None else tenant.planners
+        self.planners: tuple[str, ...] = settings.planners if tenant.planners is None else tenant.planners
+        """Names of the planners that it may use."""
         self._meant: set[str | None] = set()
         """Models that the names of its models stand for."""
         for name in tenant.models or ():
@@ -79,11 +80,6 @@ class User:
     def runs(self) -> int:
         """Number of running runs."""
         return len(self._runs) + self._starting
-
-    @property
-    def planners(self) -> tuple[str, ...]:
-        """Names of the planners that it may use."""
-        return self._planners
 
     @property
     def used(self) -> tuple[int, float]:
@@ -163,8 +159,8 @@ class User:
 
     def may_plan(self, planner: Plugin) -> None:
         """Raise `ApiError` for a planner that is not allowed here."""
-        if planner.name not in self._planners:
-            known = ", ".join(self._planners)
+        if planner.name not in self.planners:
+            known = ", ".join(self.planners)
             raise invalid(f"the planner {planner.name!r} is not to be used here; there are: {known}", "model",
                           "planner_not_found")  # fmt: skip
 
@@ -176,10 +172,10 @@ class User:
             named = (*named, model) if model not in named else named
         if not tenant.keys:
             hosts = (ANY_HOST,) if settings.image_hosts is None else settings.image_hosts
-            return Rights(models=named, planners=self._planners, tools=tenant.tools, image_hosts=hosts)
+            return Rights(models=named, planners=self.planners, tools=tenant.tools, image_hosts=hosts)
         hosts = settings.image_hosts or () if tenant.image_hosts is None else tenant.image_hosts
         fields = settings.extra_body if tenant.extra_body is None else tenant.extra_body
-        return Rights(models=named, planners=self._planners, tools=tenant.tools, extra_body=fields, image_hosts=hosts,
+        return Rights(models=named, planners=self.planners, tools=tenant.tools, extra_body=fields, image_hosts=hosts,
                       apart=True)  # fmt: skip
 
     def own(self, request: Request) -> Request:

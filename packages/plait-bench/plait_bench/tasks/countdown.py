@@ -270,17 +270,9 @@ class Countdown(Task):
 
 def _combine(a: _Expr, op: str, b: _Expr) -> _Expr | None:
     """Return `a op b`, flattened into a sum or product where it continues one; `None` if a division is not exact."""
-    match op:
-        case "+":
-            value = a.value + b.value
-        case "-":
-            value = a.value - b.value
-        case "*":
-            value = a.value * b.value
-        case _:
-            if b.value == 0 or a.value % b.value:
-                return None
-            value = a.value // b.value
+    value = _result(a.value, op, b.value)
+    if value is None:
+        return None
     kind = "+" if op in "+-" else "*"
     sign = 1 if op in "+*" else -1
     return _Expr(value, kind, (*_parts(a, kind, 1), *_parts(b, kind, sign)))

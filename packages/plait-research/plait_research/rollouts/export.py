@@ -12,6 +12,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -90,14 +91,8 @@ def write_arrow(log: Path, out: Path) -> int:
 
     count = 0
     with written(out) as file, pa.ipc.new_file(file, schema()) as writer:
-        held: list[dict[str, Any]] = []
-        for row in _rows(log):
-            held.append(row)
-            if len(held) == _BATCH:
-                writer.write_table(pa.Table.from_pylist(held, schema=schema()))
-                count += len(held)
-                held.clear()
-        if held:
+        rows = _rows(log)
+        while held := list(islice(rows, _BATCH)):
             writer.write_table(pa.Table.from_pylist(held, schema=schema()))
             count += len(held)
     return count

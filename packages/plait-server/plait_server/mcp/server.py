@@ -6,8 +6,9 @@ an older one that can elicit is asked in between; any other gets the advice to u
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -249,19 +250,19 @@ def build(jobs: Jobs) -> MCPServer:
     @server.tool()
     async def start(question: str, planner: str = "", n: int = 0, max_tokens: int = 0) -> RunState:
         """Start the run of `solve`, and return its id at once."""
-        with _ToolErrors():
+        with _tool_errors():
             return _state(await jobs.solve(question, planner, n, max_tokens))
 
     @server.tool(annotations=_READS)
     async def status(run: str) -> RunState:
         """Return the state of a run: its steps, its questions, and its answer once it has ended."""
-        with _ToolErrors():
+        with _tool_errors():
             return _state(jobs.handle(run))
 
     @server.tool()
     async def reply(run: str, question: str, value: Any) -> RunState:
         """Answer a question of a run, by the ids from `status`. A person decides whether calls are allowed."""
-        with _ToolErrors():
+        with _tool_errors():
             handle = jobs.handle(run)
             VERBS["answer"].do(handle, question=question, value=value, by=MODEL)
             return _state(handle)
@@ -269,7 +270,7 @@ def build(jobs: Jobs) -> MCPServer:
     @server.tool()
     async def cancel(run: str) -> RunState:
         """Give a run up. What it has found so far stays."""
-        with _ToolErrors():
+        with _tool_errors():
             handle = jobs.handle(run)
             VERBS["cancel"].do(handle, reason="cancelled by the client")
             await handle.finished
@@ -278,20 +279,18 @@ def build(jobs: Jobs) -> MCPServer:
     return server
 
 
-class _ToolErrors:
-    """Turns plait's errors, which are sentences, into a tool's error."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, PlaitError):
-            raise ToolError(str(error)) from None
+@contextlib.contextmanager
+def _tool_errors() -> Iterator[None]:
+    """Turn plait's errors, which are sentences, into a tool's error."""
+    try:
+        yield
+    except PlaitError as error:
+        raise ToolError(str(error)) from None
 
 
 async def _answered(jobs: Jobs, ctx: Context, begin: Any) -> RunResult | InputRequiredResult:
     """Return the result of a run, or its question. The run is cancelled if the client disconnects."""
-    with _ToolErrors():
+    with _tool_errors():
         again = ctx.request_state
         handle: Handle = await begin() if again is None else jobs.handle(again)
         try:

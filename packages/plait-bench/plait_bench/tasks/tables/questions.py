@@ -93,33 +93,14 @@ def made_tools(
             raise ToolError("the table did not answer")
         return facts.lookup(field, row)
 
-    def add(a: Numeric, b: Numeric) -> int:
-        """Return a + b."""
-        return done("add", a, b)
+    def of_two(name: str, what: str) -> Callable[..., object]:
+        def run(a: Numeric, b: Numeric) -> int:
+            return done(name, a, b)
 
-    def subtract(a: Numeric, b: Numeric) -> int:
-        """Return a - b."""
-        return done("subtract", a, b)
-
-    def multiply(a: Numeric, b: Numeric) -> int:
-        """Return a * b."""
-        return done("multiply", a, b)
-
-    def larger(a: Numeric, b: Numeric) -> int:
-        """Return the larger number."""
-        return done("larger", a, b)
-
-    def smaller(a: Numeric, b: Numeric) -> int:
-        """Return the smaller number."""
-        return done("smaller", a, b)
-
-    def above(a: Numeric, b: Numeric) -> bool:
-        """Return whether a > b."""
-        return done("above", a, b)
-
-    def below(a: Numeric, b: Numeric) -> bool:
-        """Return whether a < b."""
-        return done("below", a, b)
+        run.__name__, run.__doc__ = name, f"Return {what}."
+        if name in ("above", "below"):
+            run.__annotations__["return"] = bool
+        return run
 
     def choose(test: bool, first: Numeric, second: Numeric) -> int:
         """Return the first number if the test holds, else the second."""
@@ -141,8 +122,8 @@ def made_tools(
         """Count the values above the limit."""
         return done("count_above", list(values), limit)
 
-    quick: list[Callable[..., object]] = [add, subtract, multiply, larger, smaller, above, below, choose]
-    quick += [most, least, total, count_above]
+    quick: list[Callable[..., object]] = [of_two(name, what) for name, (_, what) in _OF_TWO.items()]
+    quick += [choose, most, least, total, count_above]
     made: list[Tool[..., object]] = [Tool(lookup)]
     return made + [Tool(fn) for fn in quick]
 
@@ -152,15 +133,19 @@ def _share(*of: object) -> float:
     return zlib.crc32("/".join(map(str, of)).encode()) % 10_007 / 10_007
 
 
+_OF_TWO: dict[str, tuple[Callable[[int, int], int], str]] = {
+    "add": (operator.add, "a + b"),
+    "subtract": (operator.sub, "a - b"),
+    "multiply": (operator.mul, "a * b"),
+    "larger": (max, "the larger number"),
+    "smaller": (min, "the smaller number"),
+    "above": (operator.gt, "whether a > b"),
+    "below": (operator.lt, "whether a < b"),
+}
+"""The tools of two numbers, and what they return."""
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "lookup": ("field", "name"),
-    "add": ("a", "b"),
-    "subtract": ("a", "b"),
-    "multiply": ("a", "b"),
-    "larger": ("a", "b"),
-    "smaller": ("a", "b"),
-    "above": ("a", "b"),
-    "below": ("a", "b"),
+    **dict.fromkeys(_OF_TWO, ("a", "b")),
     "choose": ("test", "first", "second"),
     "most": ("names", "values"),
     "least": ("names", "values"),
@@ -168,10 +153,6 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "count_above": ("values", "limit"),
 }
 """The tools and their parameters, in order."""
-_OF_TWO: dict[str, Callable[[int, int], int]] = {
-    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "larger": max, "smaller": min,
-    "above": operator.gt, "below": operator.lt,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +182,7 @@ def carry_out(tool: str, args: Sequence[JsonValue], facts: Facts) -> JsonValue:
         case "count_above", [[*values], limit]:
             return sum(_number(value) > _number(limit) for value in values)
         case _, [one, other] if tool in _OF_TWO:
-            return _OF_TWO[tool](_number(one), _number(other))
+            return _OF_TWO[tool][0](_number(one), _number(other))
         case _:
             raise ValueError(f"the tool {tool!r} takes {', '.join(PARAMETERS.get(tool, ()))}, not {list(args)}")
 
