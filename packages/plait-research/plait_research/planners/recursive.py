@@ -26,7 +26,8 @@ __all__ = ["Recursive"]
 MAX_PROMPT_CHARS = 500_000
 """Maximum number of characters of a sub-call's prompt, the authors' figure."""
 _FENCE = re.compile(r"```repl[ \t]*\n(.*?)\n?```", re.DOTALL)
-_FINAL = re.compile(r"^[ \t]*FINAL\((.*)\)\s*$", re.DOTALL | re.MULTILINE)
+_FINAL_BEGIN = re.compile(r"^[ \t]*FINAL\(", re.MULTILINE)
+_FINAL_END = re.compile(r"\)[ \t]*$", re.MULTILINE)
 _FINAL_VAR = re.compile(r"^[ \t]*FINAL_VAR\([\"' ]*(\w+)[\"' ]*\)", re.MULTILINE)
 _Queries = TypeAdapter(list[tuple[Literal["llm", "rlm"], list[str | tuple[int, int]]]])
 """Kinds of queries and their prompts: texts, and ranges of the context."""
@@ -184,11 +185,10 @@ class _Session:
         for number in range(1, self.options.rounds + 1):
             text = strip_reasoning(line.text)
             blocks, rest = _FENCE.findall(text), _FENCE.sub("", text)
-            final, variable = _FINAL.search(rest), _FINAL_VAR.search(rest)
+            final, variable = _read_final(rest), _FINAL_VAR.search(rest)
             blocks += [f"FINAL_VAR({variable[1]!r})"] if variable else []
             output, answer = await self._run(blocks) if blocks else (_NO_CODE, None)
-            if answer is None and final:
-                answer = final[1].strip()
+            answer = final if answer is None else answer
             if answer is not None:
                 return answer, f"{number} turns, {len(self.known)} sub-calls"
             output += _LAST if number == self.options.rounds else ""
@@ -196,8 +196,8 @@ class _Session:
         text = strip_reasoning(line.text).strip()
         if not text:
             raise PlannerError(f"recursive has no answer after {self.options.rounds} turns. Raise `rounds`.")
-        final = _FINAL.search(text)
-        return final[1].strip() if final else text, f"no FINAL in {self.options.rounds} turns; asked to answer then"
+        final = _read_final(text)
+        return text if final is None else final, f"no FINAL in {self.options.rounds} turns; asked to answer then"
 
     async def _open(self) -> Trajectory:
         """Make the first turn."""
@@ -259,3 +259,10 @@ class _Session:
             return strip_reasoning(line.text)
         except (StepFailed, PlannerError) as error:
             return f"Error: {error}"
+
+
+def _read_final(text: str) -> str | None:
+    """Return what is inside the first `FINAL(`, up to the last parenthesis at the end of a line."""
+    begin = _FINAL_BEGIN.search(text)
+    ends = [] if begin is None else [end.start() for end in _FINAL_END.finditer(text, begin.end())]
+    return text[begin.end() : ends[-1]].strip() if begin is not None and ends else None

@@ -19,7 +19,7 @@ from .problems import drawn
 
 __all__ = ["BashSql"]
 
-_BLOCK = re.compile(r"^```(?:sql|diff|patch)\n(.*?\n)```\s*$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(?:sql|diff|patch)\n((?:(?!```).*\n)+)```[ \t]*$", re.MULTILINE)
 _EXAMPLE = '{"prompt": "Delete the empty files.", "files": {"a.txt": "", "b.txt": "x"}}'
 
 
