@@ -139,7 +139,6 @@ LARGER: dict[str, int] = {
     "plait_research.route.fit.compare_choices": 16,
     "plait_research.simulation.calibrate.RecordedSession.read": 32,
     "plait_research.simulation.calibrate.recorded": 19,
-    "plait_server.runs.RunsApi.list": 16,
 }
 """Classes with too many attributes and functions with too many branches, by full name."""
 

@@ -30,6 +30,7 @@ from .simulation.workload import WorkloadReport, at_rate, simulate_workload
 
 _DEFAULT = ("fifo", "critical-path")
 _TRACE_DEFAULT = ("affinity", "affinity+working-set")
+_COUNTED = {"runs", "done", "partial", "failed", "cancelled", "refused", "attempts", "events"}
 
 
 class SimulatedCluster(BaseModel):
@@ -215,26 +216,16 @@ def _summary(report: SimReport) -> dict[str, Any]:
         "wait_mean_seconds": round(report.wait_mean, 6),
         "wait_max_seconds": round(report.wait_max, 6),
         "busy_mean": round(sum(busy) / len(busy), 4) if busy else 0.0,
-        "total_tokens": report.usage.completion,
-        "cancelled_tokens": report.usage.cancelled,
         "critical_path_tokens": report.critical_path_tokens,
-        "steps": report.steps,
         "attempts": len(report.spans),
-        "prompt_computed": report.prompt_computed,
-        "prompt_unique": report.prompt_unique,
-        "error": None if report.failure is None else f"{report.failure.message} ({report.failure.kind})",
+        **_spent(report),
     }
 
 
 def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]:
     spreads = {"latency": report.latency, "wait": report.wait, "turn": report.turn}
     return {
-        "runs": report.runs,
-        "done": report.done,
-        "partial": report.partial,
-        "failed": report.failed,
-        "cancelled": report.cancelled,
-        "refused": report.refused,
+        **report.model_dump(include=_COUNTED),
         **({} if within is None else {"in_time": report.in_time}),
         "makespan_seconds": round(report.makespan, 6),
         **{
@@ -247,14 +238,17 @@ def _of_workload(report: WorkloadReport, within: float | None) -> dict[str, Any]
         "utilisation": round(report.utilisation, 4),
         "utilisation_busiest": round(report.busiest, 4),
         "utilisation_idlest": round(report.idlest, 4),
+        "prompt_tokens": report.usage.prompt,
+        **_spent(report),
+    }
+
+
+def _spent(report: SimReport | WorkloadReport) -> dict[str, Any]:
+    """Return the figures of both kinds of reports."""
+    return {
+        **report.model_dump(include={"steps", "prompt_computed", "prompt_unique"}),
         "total_tokens": report.usage.completion,
         "cancelled_tokens": report.usage.cancelled,
-        "steps": report.steps,
-        "attempts": report.attempts,
-        "events": report.events,
-        "prompt_tokens": report.usage.prompt,
-        "prompt_computed": report.prompt_computed,
-        "prompt_unique": report.prompt_unique,
         "error": None if report.failure is None else f"{report.failure.message} ({report.failure.kind})",
     }
 

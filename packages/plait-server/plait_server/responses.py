@@ -24,6 +24,7 @@ from .response_store import StoredResponse, size_of
 from .response_writer import ResponseWriter
 from .server_info import input_tokens
 from .service import Service
+from .stored_completions import list_inputs
 from .stream_events import ChoiceBuilder, ChoiceFailed, stream_choices
 from .tenants import ServedRun, User
 
@@ -120,9 +121,7 @@ class ResponsesApi:
     async def items(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/responses/ID/input_items`."""
         stored = await self._store.find(request.path_params["id"], user)
-        data = [{"id": f"{stored.id}-{place}", **item} for place, item in enumerate(stored.given)][::-1]
-        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
-        return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
+        return await asyncio.to_thread(list_inputs, stored, newest=True)
 
     async def delete(self, request: Request, user: User) -> Response:
         """Answer `DELETE /v1/responses/ID`."""

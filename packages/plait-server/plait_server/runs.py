@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -27,7 +27,7 @@ from plait.runtime.plugins.loader import Plugins
 
 from .bodies import PREFIX
 from .chat import ChatBody
-from .errors import ApiError, not_found, of_error
+from .errors import ApiError, not_found
 from .http import EventStream, json_only, read, same_page, sse
 from .listing import JournalRuns, ListQuery, Row, index_row, listed
 from .service import Service
@@ -116,10 +116,7 @@ class RunsApi:
 
     async def list(self, request: Request, user: User) -> Response:
         """Answer `GET /runs`: the running and past runs that match a `ListQuery`, and the open questions."""
-        try:
-            query = ListQuery.model_validate(dict(request.query_params))
-        except ValidationError as error:
-            raise of_error(error) from None
+        query = ListQuery.model_validate(dict(request.query_params))
         control = self._control(user)
         now = [self._live_row(row) for row in control.list()]
         there = {row["run"]: row for row in now}

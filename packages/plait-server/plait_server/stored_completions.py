@@ -6,14 +6,14 @@ import asyncio
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from plait.core.values import Frozen
 
 from .chat import ChatBody
-from .errors import invalid, of_error
+from .errors import invalid
 from .http import apart, read
 from .response_store import StoredResponse, dump_json, size_of
 from .service import Service
@@ -86,26 +86,25 @@ class StoredCompletions:
     async def messages(self, request: Request, user: User) -> Response:
         """Answer `GET /v1/chat/completions/ID/messages`: what was asked."""
         stored = await self._find(request, user)
-        return await asyncio.to_thread(_messages, stored)
+        return await asyncio.to_thread(list_inputs, stored)
 
     async def _find(self, request: Request, user: User) -> StoredResponse:
         return await self._store.find(request.path_params["id"], user)
 
 
 def _parse_query(request: Request) -> tuple[StoredQuery, dict[str, str]]:
-    """Parse the query of a list, and the labels that it filters by. Raises `ApiError`."""
+    """Parse the query of a list, and the labels that it filters by. Raises `ApiError`, and pydantic's error."""
     given = dict(request.query_params)
     labels = {f"metadata.{note[1]}": value for name, value in given.items() if (note := _NOTE.fullmatch(name))}
     if len(labels) > _MAX_NOTES:
         raise invalid(f"a list filters by at most {_MAX_NOTES} notes, got {len(labels)}", "metadata")
-    try:
-        query = StoredQuery.model_validate(given)
-    except ValidationError as error:
-        raise of_error(error) from None
+    query = StoredQuery.model_validate(given)
     return query, labels if query.model is None else {**labels, "model": query.model}
 
 
-def _messages(stored: StoredResponse) -> Response:
-    data = [{"id": f"{stored.id}-{place}", **message} for place, message in enumerate(stored.given)]
+def list_inputs(stored: StoredResponse, newest: bool = False) -> Response:
+    """Return what was asked, as a list with one page."""
+    data = [{"id": f"{stored.id}-{place}", **item} for place, item in enumerate(stored.given)]
+    data = data[::-1] if newest else data
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]} if data else {"first_id": None, "last_id": None}
     return JSONResponse({"object": "list", "data": data, "has_more": False, **ends})
