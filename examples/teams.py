@@ -31,15 +31,6 @@ def main() -> None:
     with Orchestrator(workers=[model]) as plait:
         answer = plait.run("What is (2 x 3) x (3 x 4)?", planner="blackboard")
     print(f"blackboard: {answer.answer} ({answer.why})")
-    model = Scripted(
-        [
-            Reply(when="What they have so far", text="Sixes are even, so answer: 42"),
-            Reply(text="6 times 7 is near 36,", finish="length"),
-        ]
-    )
-    with Orchestrator(workers=[model]) as plait:
-        answer = plait.run("What is 6 times 7?", planner="exchange", n=2)
-    print(f"exchange: {answer.answer} ({answer.why})")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Kernel(NamedTuple):
         """Return a variant's program. `cheat` writes the answer of the public input, and nothing for others."""
         if variant == "cheat":
             given = public.split()
-            return f"{HEAD}  puts(n == {given[0]} && seed == {given[1]} ? \"{answer}\" : \"0\");\n}}\n"
+            return f'{HEAD}  puts(n == {given[0]} && seed == {given[1]} ? "{answer}" : "0");\n}}\n'
         return f"{HEAD}{self.setup}{self.bodies[variant]}{self.end}}}\n"
 
 
@@ -50,7 +50,7 @@ def _kernel(size: int, setup: str, end: str, **bodies: str) -> Kernel:
     return Kernel(size, setup, bodies, end)
 
 
-SUM = '  int64_t sum = 0;\n  for (size_t i = 0; i < %s.size(); i++) sum = (sum * 31 + (int64_t)%s[i]) % 1000000007;\n'
+SUM = "  int64_t sum = 0;\n  for (size_t i = 0; i < %s.size(); i++) sum = (sum * 31 + (int64_t)%s[i]) % 1000000007;\n"
 WRITE = '  printf("%lld\\n", (long long)sum);\n'
 
 

@@ -379,6 +379,8 @@ def test_a_vote_has_a_curve_and_a_planner_its_policies(plait, tmp_path, script):
 def test_one_problem_recommends_the_cheapest():
     solved = {"text": "a", "solved": True, "total_tokens": 1200, "critical_path_tokens": 1, "seconds": 1}
     table = compared({"single": [solved], "sample_5": [{**solved, "total_tokens": 9, "solved": False}]})
+    assert table.to_markdown().splitlines()[2].startswith("| single | 100.0% | 20.7%–100.0% |  | 1,200 |")
+    assert r"sample\_5 & 0.0\% &" in table.to_latex() and table.to_latex().count(r"\\") == 3
     assert table.recommended.name == "sample_5"  # one problem shows nothing
 
 

@@ -36,6 +36,7 @@ DOORS: dict[str, Body] = {
     "/v1/messages": lambda n: {"model": "q", "max_tokens": 8, "messages": messages(n)},
     "/v1/messages/count_tokens": lambda n: {"model": "q", "messages": messages(n)},
     "/v1/responses": lambda n: {"model": "q", "input": messages(n)},
+    "/v1/responses/compact": lambda n: {"model": "q", "input": messages(n)},
     "/v1/responses/input_tokens": lambda n: {"model": "q", "input": messages(n)},
     "/runs": lambda n: {"text": "go on " * n, "planner": "single"},
 }

@@ -155,6 +155,10 @@ class PrefixIndex:
         self._trim(cache)
         return had
 
+    def is_reported(self, worker: str, attempt: int) -> bool:
+        """Return whether a worker may report an attempt's context."""
+        return attempt in self._cache(worker).contexts
+
     def set_scale(self, worker: str, attempt: int, scale: float) -> None:
         """Set the bytes per token of an attempt's context."""
         cache = self._cache(worker)

@@ -49,7 +49,7 @@ def count_end(group: PrefixGroup, attempt: Attempt, usage: Usage, index: PrefixI
     if attempt.node.step.op.kind == "think":
         _, content = context_of(attempt.node)
         # The engine's own count corrects the estimate of bytes per token for what this worker caches.
-        if usage.prompt:
+        if usage.prompt and index.is_reported(host.name, attempt.id):
             index.set_scale(host.name, attempt.id, BYTES_A_TOKEN * prompt_tokens(attempt.node) / usage.prompt)
         index.ended(host.name, len(content), attempt.expected, usage.prompt, usage.cached, usage.completion)
     host.context -= attempt.context

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,19 +72,23 @@ class Comparison(tuple[PlannerComparison, ...]):
         """The planner with the fewest tokens among those that no other is shown to beat."""
         return min((row for row in self if not row.beaten), key=lambda row: (row.tokens, -row.solved))
 
+    def to_markdown(self) -> str:
+        """Return the table in Markdown."""
+        return "\n".join("| " + " | ".join(cells) + " |" for cells in (_HEAD, ["---"] * len(_HEAD), *map(_cells, self)))
+
+    def to_latex(self) -> str:
+        """Return the table as a LaTeX `tabular`."""
+        rows = [re.sub(r"([%_])", r"\\\1", " & ".join(cells)) + r" \\" for cells in (_HEAD, *map(_cells, self))]
+        return "\n".join((r"\begin{tabular}{l" + "r" * (len(_HEAD) - 1) + "}", *rows, r"\end{tabular}"))
+
     def _repr_html_(self) -> str:
         """Return the table, with the interval of each share as a bar."""
         rows = [
-            (
-                escape_text(row.name), f"{row.solved:.0%}",
-                bar(row.low, row.high, 1.0), f"{row.low:.0%} to {row.high:.0%}",
-                "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference)),
-                f"{row.tokens:,.0f}", f"{row.seconds:.2f}",
-            )
-            for row in self
-        ]  # fmt: skip
-        head = ("planner", "solved", "95 % interval", "", "points more than the first", "tokens", "seconds")
-        return table(head, rows) + f"All answered the same {self[0].n} problems; differences are paired by problem"
+            (escape_text(name), solved, bar(row.low, row.high, 1.0), *cells)
+            for row, (name, solved, *cells) in zip(self, map(_cells, self), strict=True)
+        ]
+        note = f"All answered the same {self[0].n} problems; differences are in points, paired by problem"
+        return table((*_HEAD[:2], "", *_HEAD[2:]), rows) + note
 
 
 def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
@@ -168,7 +173,7 @@ _HEAD = ["planner", "solved", "95 % interval", "against the first", "tokens", "Ã
 def _cells(row: PlannerComparison) -> list[str]:
     return [
         row.name, f"{row.solved:.1%}", f"{row.low:.1%}â€“{row.high:.1%}",
-        "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*_points(row.difference)),
+        "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * part for part in row.difference)),
         f"{row.tokens:,.0f}", "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}",
         f"{row.critical:,.0f}", f"{row.seconds:.2f}", f"{row.cost:.2g}",
     ]  # fmt: skip
@@ -196,10 +201,6 @@ def _show_curves(rows: Comparison, output: Output) -> None:
             points = (f"{point.k}: {point.passed[0]:.0%}, {point.majority[0]:.0%}" for point in row.curve)
             line = f"{row.name}, samples: pass@k, maj@k  {'; '.join(points)}"
             output.people.print(line, markup=False, soft_wrap=True)
-
-
-def _points(difference: tuple[float, float, float]) -> tuple[float, ...]:
-    return tuple(100 * part for part in difference)
 
 
 def plot(rows: Sequence[PlannerComparison], path: Path) -> None:

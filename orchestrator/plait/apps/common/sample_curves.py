@@ -46,8 +46,7 @@ class SamplePool:
         import numpy as np
 
         rng = np.random.default_rng(seed)
-        every = k in (len(self.classes), 0)  # one subset only
-        drawn = [rng.permutation(len(self.classes))[:k] for _ in range(1 if every else _DRAWS)]
+        drawn = [rng.permutation(len(self.classes))[:k] for _ in range(_DRAWS)]
         return sum(self._right_share([self.classes[place] for place in subset]) for subset in drawn) / len(drawn)
 
     def _right_share(self, subset: Sequence[int | None]) -> float:

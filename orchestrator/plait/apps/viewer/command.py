@@ -20,7 +20,6 @@ from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
 from ..common.options import Allow, Json
 from ..common.output import opened
-from ..trace.atif import atif
 from ..trace.chrome import chrome_events, ray_events
 from ..trace.model import Trace, record
 from ..trace.mooncake import mooncake
@@ -28,7 +27,7 @@ from ..trace.read import default_name, read_trace
 from ..trace.spans import export_spans
 from .page import page
 
-Form = Literal["html", "chrome", "otel", "json", "atif", "mooncake"]
+Form = Literal["html", "chrome", "otel", "json", "mooncake"]
 _ENDINGS = {"html": ".html", "otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}
 """Ends of the default names, where they are not `.FORMAT.json`."""
 _COUNTED = {"otel": "spans", "chrome": "events", "mooncake": "requests"}
@@ -44,7 +43,7 @@ def view(
         typer.Option(
             "--format",
             help="html: a page with its pictures; chrome: for Perfetto; otel: OpenTelemetry spans; json: the whole "
-            "record; atif: a trajectory (Harbor); mooncake: the load on the server, for replays.",
+            "record; mooncake: the load on the server, for replays.",
         ),
     ] = "html",
     out: Annotated[
@@ -59,7 +58,7 @@ def view(
         bool, typer.Option("--send", help="Send the spans to the address in OTEL_… instead of a file (otel).")
     ] = False,
     texts: Annotated[
-        bool | None, typer.Option("--texts/--no-texts", help="Prompts, texts and arguments (otel: off; atif: on).")
+        bool | None, typer.Option("--texts/--no-texts", help="Prompts, texts and arguments (otel).")
     ] = None,
     place: Place = None,
     allowed: Allow = None,
@@ -91,8 +90,8 @@ def view(
 
 def _refuse_options(form: Form, out: Path | None, ray: Path | None, send: bool, texts: bool | None) -> None:
     """Raise `UsageError` for options that the format has no use for."""
-    if texts is not None and form not in ("atif", "otel"):
-        raise UsageError("--texts and --no-texts go with --format otel or atif: html and json have texts, others none")
+    if texts is not None and form != "otel":
+        raise UsageError("--texts and --no-texts go with --format otel: html and json have texts, others none")
     if ray is not None and form != "chrome":
         raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
@@ -113,7 +112,6 @@ _WRITERS: dict[str, Callable[[Trace, bool | None, Path | None], tuple[str, int]]
     "html": lambda made, texts, ray: (page(made), len(made.steps)),
     "chrome": _write_chrome,
     "json": lambda made, texts, ray: (json.dumps(record(made), ensure_ascii=True), len(made.steps)),
-    "atif": lambda made, texts, ray: (json.dumps(atif(made, texts is False), ensure_ascii=False), len(made.steps)),
     "mooncake": _write_mooncake,
 }
 """By format: a function that returns the file's content and its number of entries."""
