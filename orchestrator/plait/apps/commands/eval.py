@@ -171,9 +171,10 @@ _HEAD = ["planner", "solved", "95 % interval", "against the first", "tokens", "Ã
 
 
 def _cells(row: PlannerComparison) -> list[str]:
+    points = [100 * part for part in row.difference or ()]
     return [
         row.name, f"{row.solved:.1%}", f"{row.low:.1%}â€“{row.high:.1%}",
-        "" if row.difference is None else "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * part for part in row.difference)),
+        "{:+.1f} ({:+.1f} to {:+.1f})".format(*points) if points else "",
         f"{row.tokens:,.0f}", "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}",
         f"{row.critical:,.0f}", f"{row.seconds:.2f}", f"{row.cost:.2g}",
     ]  # fmt: skip
