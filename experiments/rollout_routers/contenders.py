@@ -91,17 +91,20 @@ class Ray:
         module.__dict__["ray"] = SimpleNamespace(get=lambda value: value)
         random.seed(seed)
         ids = [ReplicaID(name, DeploymentID("model", "app")) for name in NAMES]
-        self._replicas = [SimpleNamespace(replica_id=each, max_ongoing_requests=1 << 30) for each in ids]
+        # What Ray's controller would pass is stood in for, so its types do not hold.
+        self._replicas: list[Any] = [SimpleNamespace(replica_id=each, max_ongoing_requests=1 << 30) for each in ids]
         tree = PrefixTree()
         tree.add_tenants([each.to_full_id_str() for each in ids], 0.0)
-        router = self._router = object.__new__(module.PrefixCacheAffinityRouter)
+        router: Any = object.__new__(module.PrefixCacheAffinityRouter)
+        self._router = router
         router.initialize_state(imbalanced_threshold=threshold, tree_actor=_Actor(tree))
         router.__dict__.update(
             _use_replica_queue_len_cache=True, _replicas=dict(zip(ids, self._replicas, strict=True)),
             _replica_queue_len_cache=ReplicaQueueLengthCache(get_curr_time_s=lambda: 0.0),
             apply_locality_routing=lambda pending_request: ids,
         )  # fmt: skip
-        self._pending, self._running = PendingRequest, dict.fromkeys(ids, 0)
+        self._running = dict.fromkeys(ids, 0)
+        self._pending: Any = PendingRequest
         self._placed: dict[int, Any] = {}
 
     async def acquire(self, request: int, trajectory: Trajectory) -> int:
