@@ -173,8 +173,8 @@ def _requests(grading: Grading, config: Config, request: Request) -> dict[str, R
 
 
 def _split_policies(text: str) -> list[str]:
-    """Return a planner and the policies behind it: `sample:n=8+esc` has one. In a value of an option, a plus is followed
-    by something else than the name of a policy."""
+    """Return a planner and the policies behind it: `sample:n=8+esc` has one. A plus in a value
+    of an option is not followed by a policy's name."""
     head, plus, tail = text.rpartition("+")
     if plus and tail.partition(":")[0].strip() in Plugins().names("policy"):
         return [*_split_policies(head), tail.strip()]
