@@ -180,6 +180,12 @@ def test_the_prompt_of_a_body(body: bytes, prompt: Any) -> None:
     assert read_prompt(body) == prompt
 
 
+@pytest.mark.parametrize("body", [b'{"prompt": [99999999999]}', b'{"prompt": [-1, 2]}', b"[" * 100_000])
+def test_a_hostile_prompt_is_placed_as_text_or_as_nothing(body: bytes) -> None:
+    prompt = read_prompt(body)  # ids beyond 32 bits, and JSON too deep to read, raised
+    assert isinstance(prompt, str) and Router(["a"]).begin(prompt) == "a"
+
+
 def test_the_router_and_plait_serve_know_the_same_sessions() -> None:
     from plait_server.sessions import SESSION_HEADERS
 

@@ -96,9 +96,9 @@ def read_prompt(body: bytes) -> str | Sequence[int]:
     try:
         fields = json.loads(body)
         prompt = fields.get("prompt") or fields.get("messages") or fields.get("input") or ""
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return ""
-    if isinstance(prompt, list) and prompt and all(isinstance(token, int) for token in prompt):
+    if isinstance(prompt, list) and prompt and all(isinstance(token, int) and 0 <= token < 1 << 31 for token in prompt):
         return prompt
     return json.dumps([fields.get("model"), fields.get("tools"), prompt])
 
