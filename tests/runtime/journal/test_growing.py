@@ -100,9 +100,9 @@ async def test_each_event_of_a_followed_run_is_read_about_once(tmp_path: Path, r
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         (entry,) = entries(tmp_path / "runs.db")
-        news, looks, rows = Distant(cast(Any, tmp_path / "runs.db"), entry).news(), 0, list[dict[str, Any]]()
+        news, looks, rows = Distant(cast(Any, tmp_path / "runs.db"), entry)._news(), 0, list[dict[str, Any]]()
         read.clear()
-        for some in iter(lambda: next(news, None), None):
+        for some, _ in iter(lambda: next(news, None), None):
             rows += some
             looks += 1
             await asyncio.sleep(0.02)

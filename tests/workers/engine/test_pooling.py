@@ -23,6 +23,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooling_module, "load", fake_pooling.load)
 
 
+def test_the_garbage_collector_may_close_it_in_its_own_thread() -> None:
+    place = pooling_module._Place()
+    place.loop.call_soon_threadsafe(place.close)  # it waited for itself, and joined its own thread
+    place._thread.join(10.0)
+    assert not place._thread.is_alive() and place.loop.is_closed()
+
+
 @pytest.mark.usefixtures("fake")
 async def test_orders_at_the_same_time_get_each_their_own_numbers() -> None:
     pooling = Pooling("model")

@@ -262,7 +262,7 @@ class _Session:
 
 
 def _read_final(text: str) -> str | None:
-    """Return what is inside the first `FINAL(`, up to the last parenthesis at the end of a line."""
+    """Return the content of the first `FINAL(`, up to the last parenthesis at the end of a line."""
     begin = _FINAL_BEGIN.search(text)
     ends = [] if begin is None else [end.start() for end in _FINAL_END.finditer(text, begin.end())]
     return text[begin.end() : ends[-1]].strip() if begin is not None and ends else None

@@ -117,7 +117,8 @@ class _Place:
         """Why it cannot start."""
         self.is_closed = False
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="plait-pooling", daemon=True)
+        run = lambda: (self.loop.run_forever(), self.loop.close())  # noqa: E731
+        self._thread = threading.Thread(target=run, name="plait-pooling", daemon=True)
         self._thread.start()
 
     def unload(self) -> None:
@@ -138,16 +139,16 @@ class _Place:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        self.loop.call_soon(self.loop.call_soon, self.loop.stop)  # the turn after the caller gets the result
 
     def close(self) -> None:
         """End engine and thread."""
         if self.loop.is_running():
-            with contextlib.suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(self._end(), self.loop).result(10.0)
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(10.0)
-            if not self._thread.is_alive():
-                self.loop.close()
+            ending = asyncio.run_coroutine_threadsafe(self._end(), self.loop)
+            if threading.current_thread() is not self._thread:  # the garbage collector closes in any thread
+                with contextlib.suppress(TimeoutError):
+                    ending.result(10.0)
+                self._thread.join(10.0)
 
 
 def token_ids(engine: Any, order: Order) -> tuple[list[int], Order]:
