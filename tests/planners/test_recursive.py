@@ -35,7 +35,7 @@ class Model(InProcess):
     def __init__(self, turns: Sequence[str], sub: Callable[[str], str] = str.upper) -> None:
         self._turns, self._sub = iter(turns), sub
         self.seen: list[str] = []
-        """What each turn was told, the first one excepted."""
+        """The prompt of each turn but the first."""
         self.prompts: list[str] = []
         """Prompts of sub-calls."""
 

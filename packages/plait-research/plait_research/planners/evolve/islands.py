@@ -244,12 +244,12 @@ class Evolution:
             best = most * 3 // 5  # the others are drawn of all cells, so that what is shown differs
             shown_others, rest = others[:best], others[best:]
             shown_others += self._ctx.random.sample(rest, min(most - best, len(rest)))
-            told = "".join(OTHER.format(other.program, _verdict(other)) for other in shown_others)
+            others_text = "".join(OTHER.format(other.program, _verdict(other)) for other in shown_others)
             gone = [line for line in self._gone if line not in parent.program][-_SHOWN_LINES:]
             pieces = options.answer.parts(
                 self._fence(ASK),
                 question=self._question,
-                others=self._fence(OTHERS + told) if told else "",
+                others=self._fence(OTHERS + others_text) if others_text else "",
                 parent=self._fence(PARENT).replace("{verdict}", _verdict(parent)).replace("{program}", parent.program),
                 gone=GONE.replace("{lines}", "\n".join(gone)) if gone else "",
             )

@@ -66,15 +66,15 @@ class LLMCompiler(LLMCompilerOptions):
     def _plan_first(self, brief: PlanningContext) -> Plan:
         prompt = prompts.plan_prompt(self.plan, brief, self.calls(brief))
         names = tuple(spec.name for spec in brief.tools)
-        state = PlanState(round=1, told=names if MORE_TOOLS in names else None)
+        state = PlanState(round=1, tools=names if MORE_TOOLS in names else None)
         step = self.plan_step(brief, state, (Text(text=f"{prompt}\n"),), "plan")
         return Plan(steps=(step,), output=step.name)
 
-    def _narrow_tools(self, brief: PlanningContext, told: Sequence[JsonValue] | None) -> PlanningContext:
+    def _narrow_tools(self, brief: PlanningContext, names: Sequence[JsonValue] | None) -> PlanningContext:
         """Return a brief with only the named tools and `more_tools`, or the unchanged brief for `None`."""
-        if told is None or len(told) >= len(brief.tools):
+        if names is None or len(names) >= len(brief.tools):
             return brief
-        chosen = [spec for spec in brief.tools if spec.name in told]
+        chosen = [spec for spec in brief.tools if spec.name in names]
         return replace(brief, tools=(*chosen, tool_search_spec(len(brief.tools) - len(chosen))))
 
     def reader(self, step: Step, brief: PlanningContext) -> Reader:
@@ -85,7 +85,7 @@ class LLMCompiler(LLMCompilerOptions):
         if step.role not in ("plan", "revise", "look", "done", "answer"):
             return super().reader(step, brief)
         state = PlanState.model_validate(step.state)
-        narrowed = self._narrow_tools(brief, state.told)
+        narrowed = self._narrow_tools(brief, state.tools)
         match step.role:
             case "done":
                 return done_reader(self, narrowed, state)

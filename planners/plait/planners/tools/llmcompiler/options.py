@@ -34,7 +34,7 @@ class PlanState(Frozen):
     numbers: tuple[int, ...] = ()
     """Numbers of the tasks that a new task can refer to."""
     scratchpad: str | None = None
-    told: tuple[str, ...] | None = None
+    tools: tuple[str, ...] | None = None
     """Names of the tools of a narrowed brief."""
     count: int = 0
     """Number of a look at a running plan."""
