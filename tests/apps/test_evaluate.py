@@ -367,6 +367,7 @@ def test_a_vote_has_a_curve_and_a_planner_its_policies(plait, tmp_path, script):
     single, vote, stopped = done.json["compared"]
     assert not single["curve"] and [point[0] for point in vote["curve"]] == [1, 2, 4, 8]
     assert vote["curve"][-1][1][0] == vote["curve"][-1][2][0] == vote["solved"] == 0.75
+    assert not stopped["curve"], "what a rule has stopped is no random sample"
     assert stopped["name"] == "sample:n=8+esc:window=2" and stopped["tokens"] < vote["tokens"]
     shown = plait("eval", "r.jsonl")
     assert "pass@k, maj@k  1: 75%, 75%" in shown.out and "none is shown to beat: single" in shown.out

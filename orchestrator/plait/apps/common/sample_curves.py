@@ -62,7 +62,8 @@ def pool_of(question: DatasetQuestion, answer: Answer) -> dict[str, Any]:
     votes = [step for step in steps.values() if step.kind == "join" and len(step.needs) > 1]
     outputs = [steps[need].output for need in votes[0].needs if need in steps] if len(votes) == 1 else []
     texts = [output for output in outputs if isinstance(output, str)]
-    if len(texts) < 2 or question.place is not None:
+    # What a rule has stopped early is no random sample of answers.
+    if not votes or len(texts) < len(votes[0].needs) or question.place is not None:
         return {}
     keyed = [_keyed_answer(question.task, text) for text in texts]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(key for key, _ in keyed if key is not None))}
@@ -80,13 +81,11 @@ def _keyed_answer(task: Task, text: str) -> tuple[Any, Any]:
 
 
 def curve(records: Sequence[Mapping[str, Any]]) -> list[CurvePoint]:
-    """Return the curve at 1, 2, 4, ... samples and at all: over the problems with a pool, up to the smallest pool."""
-    pools = [
-        SamplePool(tuple(record["samples"]), frozenset(record["right_samples"]))
-        for record in records
-        if record.get("samples")
-    ]
-    most = min((len(pool.classes) for pool in pools), default=0)
+    """Return the curve at 1, 2, 4, ... samples and at all; none where a rule that stops votes made pools unequal."""
+    sampled = [record for record in records if record.get("samples")]
+    pools = [SamplePool(tuple(record["samples"]), frozenset(record["right_samples"])) for record in sampled]
+    sizes = {len(pool.classes) for pool in pools}
+    most = sizes.pop() if len(sizes) == 1 and len(pools) == len(records) else 0
     widths = sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)} - {0})
     return [
         CurvePoint(k, _mean([pool.pass_at(k) for pool in pools]), _mean([pool.majority_at(k) for pool in pools]))
