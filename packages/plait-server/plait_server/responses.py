@@ -113,7 +113,8 @@ class ResponsesApi:
         if not (text := "".join(part["text"] for part in parts).strip()):
             raise ApiError(502, "The model wrote no summary. Send the request again.", retry=True)
         item = {"type": "compaction", "id": f"cmp_{live.handle.run}", "encrypted_content": SUMMARY_PREFIX + text}
-        return [each for each in conversation if each["role"] not in ("assistant", "tool")], item, stored.response
+        kept = [message for message in conversation if message["role"] not in ("assistant", "tool")]
+        return kept, item, stored.response
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
