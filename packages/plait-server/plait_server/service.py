@@ -210,7 +210,7 @@ class Service:
             user.unsent = {what: amount - sent[what] for what, amount in user.unsent.items()}
 
     async def _reserve_shared(self, user: User, allowance: Allowance, wanted: float) -> float:
-        """Reserve a part of a tenant's day over all processes of the store; return what its runs here may hold."""
+        """Reserve a part of a tenant's day in the store; return the amount that its runs here may hold."""
         assert self._counters is not None
         name, day, what = f"used {user.name}", user.spans[1], allowance.name
         held, place = allowance.held + user.unsent[what], list(user.unsent).index(what)

@@ -72,7 +72,7 @@ class User:
         tokens = [] if tenant.tokens_per_day is None else [Allowance("tokens", tenant.tokens_per_day)]
         self._allowances = tokens + ([] if tenant.cost_per_day is None else [Allowance("cost", tenant.cost_per_day)])
         self.share: Callable[[Allowance, float], Awaitable[float]] | None = None
-        """Reserves up to an amount in the store that servers share; returns what runs of this one may hold."""
+        """Reserves an amount in the store of all servers; returns the amount that runs of this one may hold."""
         self.accounting = asyncio.Lock()
         self.unsent = {"tokens": 0.0, "cost": 0.0}
         """Use that the store does not have yet."""

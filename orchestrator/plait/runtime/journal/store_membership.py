@@ -237,7 +237,7 @@ class Counters:
         return tuple(sums)
 
     def reserve(self, name: str, span: int, place: int, held: float, wanted: float, limit: float) -> float:
-        """Reserve up to `wanted` of a counter's limit beside what this object holds already; return what it holds then.
+        """Reserve up to `wanted` of a counter's limit beside what this object holds; return the sum.
 
         What a process holds that sends no heartbeat is free. While other processes live, half of what is free is left
         to them, until it is a 64th of the limit.
