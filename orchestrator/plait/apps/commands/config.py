@@ -64,11 +64,11 @@ def clean(
         seconds = None if older_than is None else _seconds(older_than)
         gone, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
     path = dict(_places())[what][0]
-    for each in [] if runs else path.parent.glob(f"{path.name}*") if what != "state" else path.glob("*"):
-        if each != default_folder():
-            freed += _size(each)
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
-            gone.append(each)
+    for item in [] if runs else path.parent.glob(f"{path.name}*") if what != "state" else path.glob("*"):
+        if item != default_folder():
+            freed += _size(item)
+            shutil.rmtree(item) if item.is_dir() else item.unlink()
+            gone.append(item)
     with opened(as_json) as output:
         output.report({"deleted": [str(path) for path in gone], "bytes": freed},
                       f"{len(gone)} deleted, {freed / 1e6:.1f} MB freed")  # fmt: skip
@@ -86,7 +86,7 @@ def _places() -> list[tuple[str, tuple[Path, str]]]:
 
 
 def _size(path: Path) -> int:
-    return sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file())
+    return sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
 
 
 def _seconds(text: str) -> float:
