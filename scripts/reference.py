@@ -63,19 +63,13 @@ UNITS = {"requests_per_minute": "requests / min", "cost_per_day": "cost / day", 
          "connections": "connections", "responses": "responses", "runs": "runs"}  # fmt: skip
 """Units of the server's numbers, by a part of their names."""
 SERVER_NOTES = {
-    "api_key_env": "Environment variable that holds the server's key.",
-    "base_url": "Address of an OpenAI-compatible server.",
-    "engines": "As the common setting.",
-    "model": "As the common setting.",
-    "name": "Name in logs, metrics and limits.",
-    "requests_per_minute": "Rate limit. No limit by default.",
-    "script": "Replies of the scripted worker.",
-    "seconds_per_run": "Longest time of a run.",
-    "slots": "Requests at the same time.",
-    "tls_key": "The certificate's private key, PEM.",
-    "tokens_per_run": "Maximum number of tokens that one run may generate; the server's by default.",
-}
-"""What fields without a docstring of their own mean."""
+    "api_key_env": "Environment variable with the server's key.", "base_url": "URL of an OpenAI-compatible server.",
+    "engines": "As the common setting.", "model": "As the common setting.", "name": "Name in logs, metrics and limits.",
+    "requests_per_minute": "Rate limit. No limit by default.", "script": "Replies of the scripted worker.",
+    "seconds_per_run": "Time limit of a run.", "slots": "Concurrent requests.", "tls_key": "The key, PEM.",
+    "tokens_per_run": "Token limit of a run; the server's by default.",
+}  # fmt: skip
+"""What fields without a docstring of their own mean, by field."""
 KINDS = {
     "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner {}`"),
     "policy": ("Policies", "policies.md", "Which to use when: [policies](../policies.md). `--policy {}`"),
@@ -248,18 +242,15 @@ def _server_settings() -> str:
               ("[mcp_server]", McpAccess, "`plait mcp --http`."))  # fmt: skip
     parts: list[str] = []
     for name, cls, intro in tables:
-        ours = [base for base in reversed(cls.__mro__) if base.__module__.startswith("plait_server.")]
-        docs = {field: text for base in ours for field, text in _attribute_docs(base).items() if text}
-        rows = [
-            (f"`{field}`", _field_type(info), _default(info), _unit(field), docs.get(field) or SERVER_NOTES[field])
-            for field, info in cls.model_fields.items()
-        ]
+        docs = {field: text for base in cls.__mro__[:3] for field, text in _attribute_docs(base).items() if text}
+        rows = [(f"`{field}`", _field_type(info), _default(info), _unit(field), docs.get(field) or SERVER_NOTES[field])
+                for field, info in cls.model_fields.items()]  # fmt: skip
         parts.append(f"\n## {name}\n\n{intro}\n\n" + _table(("setting", "takes", "default", "unit", ""), rows))
     return "".join(parts)
 
 
 def _unit(name: str) -> str:
-    """Return the unit of a setting, which stands in its name."""
+    """Return the unit of a setting by its name."""
     return next((unit for part, unit in UNITS.items() if part in name), "")
 
 
