@@ -69,7 +69,6 @@ SERVER_NOTES = {
     "seconds_per_run": "Time limit of a run.", "slots": "Concurrent requests.", "tls_key": "The key, PEM.",
     "tokens_per_run": "Token limit of a run; the server's by default.",
 }  # fmt: skip
-"""What fields without a docstring of their own mean, by field."""
 KINDS = {
     "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner {}`"),
     "policy": ("Policies", "policies.md", "Which to use when: [policies](../policies.md). `--policy {}`"),
