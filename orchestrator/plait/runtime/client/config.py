@@ -37,7 +37,7 @@ from .settings import (
     lower,
 )
 
-__all__ = ["BUNDLED_MODEL", "Config", "table"]
+__all__ = ["BUNDLED_MODEL", "Config", "read_sources", "table"]
 
 DEFAULT_FILE = "plait.toml"
 _PATHS = ("script", "tools", "journal", "cache", "model")
@@ -134,17 +134,22 @@ class Config(RequestSettings, StoreSettings, EngineSettings, WorkerSettings):
 
         Raises `ConfigError` naming the setting, where it was set, and what was expected.
         """
-        sources = (_from_file(file), _from_environment(), _from_flags(flags))
-        origin: dict[str, str] = {}
-        values: dict[str, Any] = {}
-        for source in sources:
-            for key, value in source.values.items():
-                values[key], origin[key] = value, source.name.format(key=key, upper=key.upper())
+        values, origin = read_sources(file, flags)
         try:
             return cls(**values)
         except ValidationError as error:
             faults = [explain(_subject(detail["loc"], origin), detail, cls) for detail in first_of_each(error)]
             raise ConfigError("; ".join(faults)) from None
+
+
+def read_sources(file: str | Path | None, flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values that a file, the environment and flags set, and where the last of them stands, by setting."""
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for source in (_from_file(file), _from_environment(), _from_flags(flags)):
+        for key, value in source.values.items():
+            values[key], origin[key] = value, source.name.format(key=key, upper=key.upper())
+    return values, origin
 
 
 def _subject(loc: tuple[int | str, ...], origin: Mapping[str, str]) -> str:
