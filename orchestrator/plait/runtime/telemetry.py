@@ -361,6 +361,7 @@ class Spans:
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": op.tool,
                 "gen_ai.tool.type": "function",
+                "gen_ai.tool.call.id": call_id_of(attempt.step),
                 "gen_ai.tool.call.arguments": given,
             }
         under = run.steps.get(attempt.step, run.span)
@@ -405,9 +406,9 @@ class Spans:
             self._fails(span, attempt.failure)
         if result is not None:
             text = as_text(result.value)
-            message, reason = output_message(result) if thinks else (text, "")
-            if reason:
-                span.set_attribute("gen_ai.response.finish_reasons", [reason])
+            message, reason = (text, "") if attempt.op.kind == "call" else output_message(result, attempt.op)
+            answer = {"finish_reasons": [reason] if reason else (), "id": result.response_id, "model": result.model}
+            span.set_attributes({f"gen_ai.response.{name}": value for name, value in answer.items() if value})
             if self._content:
                 span.set_attribute("gen_ai.output.messages" if thinks else "gen_ai.tool.call.result", message)
                 span.set_attribute(_OUTPUT, text)
@@ -431,6 +432,12 @@ def provider(server: str | None, worker: str) -> str:
             return name
     kind = "http" if server else worker.rstrip("-0123456789")
     return {"": "plait", "engine": "vllm", "ray": "vllm", "http": "openai_compatible"}.get(kind, kind)
+
+
+def call_id_of(step: str) -> str:
+    """Return the id of the call that a turn's step makes; empty for a step that no turn of a conversation named."""
+    name = step.rpartition("/")[2]
+    return name if name.startswith("call") and name[4:].isdigit() else ""
 
 
 def _run_of(step: StepRecord) -> str:

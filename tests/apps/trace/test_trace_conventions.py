@@ -1,15 +1,22 @@
-"""Spans against the GenAI conventions: messages by their types, one trace with links, sessions, cost and times."""
+"""Spans against the GenAI conventions: messages by types and schemas, one trace with links, sessions, cost and times.
+
+`genai_schemas.json` has the JSON schemas of four attributes, without descriptions, from version 1.41.1 of
+OpenTelemetry's semantic conventions (Apache-2.0), the last version before they moved to a repository of their own.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_args
 
+import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
-from plait import AsyncOrchestrator, ModelCall, __version__
+from plait import AsyncOrchestrator, ModelCall, __version__, tool
 from plait.core.chat import read_messages
 from plait.core.errors import ConfigError
 from plait.runtime import telemetry
@@ -31,6 +38,14 @@ TALK = [
 ]
 TEXTS = ("input.messages", "output.messages", "system_instructions", "tool.definitions")
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@tool
+def look(a: str = "") -> str:
+    """Look."""
+    return f"seen {a}"
+
+
 CALL = '<think>Which city?</think><tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
 
@@ -99,6 +114,58 @@ async def test_messages_fit_the_types_of_the_conventions(traced: Any) -> None:
                 TypeAdapter(parts[part["type"]]).validate_python(part)
                 seen.add(part["type"])
     assert seen == {"text", "uri", "reasoning", "tool_call", "tool_call_response"}
+
+
+SCHEMAS = json.loads(Path(__file__).with_name("genai_schemas.json").read_text())
+"""By attribute."""
+
+
+def problems(attributes: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a span's attributes by the conventions' schemas. They allow any object as a part of an
+    unknown type, so each part is also held to the schema of its own type."""
+    found: list[str] = []
+    for name, schema in SCHEMAS.items():
+        given = json.loads(str(attributes.get(name, "[]")))
+        own = {each["properties"].get("type", {}).get("const"): each
+               for each in schema["$defs"].values() if "properties" in each}  # fmt: skip
+        pairs = [(schema, given)]
+        for part in [part for item in given for part in item.get("parts", [item])]:
+            pairs.append(({"$defs": schema["$defs"], **own[part["type"]]}, part))
+        found += [
+            f"{name}: {error.message}"
+            for held, value in pairs
+            for error in jsonschema.Draft202012Validator(held).iter_errors(value)
+        ]
+    return found
+
+
+async def test_messages_fit_the_schemas_of_the_conventions(traced: Any) -> None:
+    spans = await traced(CALL, messages=TALK, tools=TOOLS)
+    images = ModelCall(chat=True, messages=read_messages([{"role": "user", "content": [IMAGE]}]))
+    for given in (call_messages(images), *[span.attributes for group in spans.values() for span in group]):
+        assert problems(given) == []
+    (call,) = spans["chat words"]
+    assert SCHEMAS.keys() <= call.attributes.keys(), "all four were checked"
+    assert problems({"gen_ai.output.messages": '[{"role": "assistant", "parts": [{"type": "text"}]}]'})
+
+
+async def test_calls_of_an_agent_have_one_id_in_messages_and_tools(memory: Any, script: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv(telemetry.CONTENT, "true")
+    call = '<tool_call>{"name": "look", "arguments": {"a": "%s"}}</tool_call>'
+    replies = script({"when": "seen b", "text": "done"}, {"when": "seen a", "text": call % "b"}, call % "a")
+    settings: dict[str, Any] = {"worker": "scripted", "journal": "off", "telemetry": True, "tools": [look]}
+    async with AsyncOrchestrator(script=replies, **settings) as client:
+        await client.run("q", planner="react")
+    spans = memory.get_finished_spans()
+    made = [span.attributes["gen_ai.tool.call.id"] for span in spans if span.name == "execute_tool look"]
+    asked = [
+        part["id"]
+        for span in spans
+        if span.name.startswith("chat")
+        for part in loaded(span, "output.messages")[0]["parts"]
+        if part["type"] == "tool_call"
+    ]
+    assert made == asked == ["call00001", "call00002"]
 
 
 async def test_a_join_links_to_its_branches_and_every_span_shows_what_went_in_and_came_out(traced: Any) -> None:

@@ -121,6 +121,8 @@ async def test_spans_and_trace_name_the_server_and_the_model_that_it_serves(memo
         for span in (live, later):
             assert span.name.endswith(" served-model")
             assert span.attributes["gen_ai.request.model"] == "served-model"
+            assert span.attributes["gen_ai.response.model"] == "served-model"
+            assert span.attributes["gen_ai.response.id"]
             assert span.attributes["server.address"] == "127.0.0.1"
             assert span.attributes["server.port"] == server.port
 
