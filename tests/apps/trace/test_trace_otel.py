@@ -109,7 +109,7 @@ async def test_attributes_are_those_of_the_conventions(memory, ask):
 
 async def test_spans_and_trace_name_the_server_and_the_model_that_it_serves(memory, tmp_path):
     path = tmp_path / "run.sqlite"
-    async with FakeServer(models=["served-model"]) as server:
+    async with FakeServer(models=["served-model"], names=True) as server:
         async with AsyncOrchestrator(worker="http", base_url=server.url, journal=path, telemetry=True) as client:
             await client.run("q")
         live = next(span for span in memory.get_finished_spans() if "gen_ai.request.model" in span.attributes)
