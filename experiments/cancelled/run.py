@@ -171,21 +171,23 @@ def count_late(requests: Sequence[Mapping[str, Any]], after: float) -> tuple[int
     return late, sum(each["ended"] is None for each in requests)
 
 
-def gateways(folder: Path | None, base: str, scratch: Path) -> dict[str, tuple[list[str], str, str]]:
+def gateways(
+    folder: Path | None, base: str, scratch: Path, model: str = MODEL
+) -> dict[str, tuple[list[str], str, str]]:
     """Return the servers to put before the upstream: their command, address and model's name, by name."""
     ports = {name: free_port() for name in ("plait", "litellm", "router", "metrics")}
     address = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     plait = [sys.executable, "-m", "plait", "serve", f"--port={ports['plait']}", "--upstream", base, "--journal", "off"]
-    found = {"plait serve": (plait, f"{address['plait']}/v1", MODEL)}
+    found = {"plait serve": (plait, f"{address['plait']}/v1", model)}
     if folder is not None:
         config = scratch / "litellm.yaml"
-        params = {"model": f"openai/{MODEL}", "api_base": base, "api_key": "none"}
-        config.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": params}]}))
+        params = {"model": f"openai/{model}", "api_base": base, "api_key": "none"}
+        config.write_text(json.dumps({"model_list": [{"model_name": model, "litellm_params": params}]}))
         litellm = [str(folder / "litellm"), f"--config={config}", f"--port={ports['litellm']}", "--host=127.0.0.1"]
         router = [str(folder / "vllm-router"), "--host=127.0.0.1", f"--port={ports['router']}"]
         router += [f"--prometheus-port={ports['metrics']}", "--worker-urls", base.removesuffix("/v1")]
-        found["LiteLLM's proxy"] = (litellm, f"{address['litellm']}/v1", MODEL)
-        found["vLLM's router"] = (router, f"{address['router']}/v1", MODEL)
+        found["LiteLLM's proxy"] = (litellm, f"{address['litellm']}/v1", model)
+        found["vLLM's router"] = (router, f"{address['router']}/v1", model)
     return found
 
 
