@@ -29,6 +29,7 @@ import aiohttp
 from plait import AsyncOrchestrator, Join, ModelCall, Plan, Sampling, Step
 from plait.core.budget import Budget
 from plait.core.errors import PlaitError
+from plait.core.ops import Plugin
 from plait.core.sampling import StructuredOutput
 
 from .._tools.server import served
@@ -48,7 +49,7 @@ VOTES = Plan(
         *(Step(name=f"long-{n}", op=ModelCall(prompt="Write a long text.", sampling=LONG)) for n in range(3)),
         Step(
             name="vote",
-            op=Join(merge="majority", on_failure="best-effort", early=True),  # pyright: ignore[reportArgumentType]
+            op=Join(merge=Plugin(name="majority"), on_failure="best-effort", early=True),
             needs=tuple([f"short-{n}" for n in range(5)] + [f"long-{n}" for n in range(3)]),
         ),
     ),

@@ -41,6 +41,8 @@ from .upstream import DECIDING, MODEL, TOKEN_S, VOTE
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).with_name("README.md")
 ROWS = Path(__file__).parent / "data" / "rows.jsonl"
+VLLM_ROWS = ROWS.with_name("vllm.jsonl")
+"""Written by `on_vllm`."""
 START_S, SETTLE_S, READ_PIECES, WHOLE_S = 90, 1.5, 20, 0.3
 SAMPLES, LIMIT_S, LIMIT_TOKENS = 8, 0.5, 200
 NO_KEY = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -317,15 +319,25 @@ server has written the last token of the fifth equal answer.
   them. With `early=true` or the policy `consensus` the rest stop as soon as they cannot change the verdict.
 - A token limit stops later than the other events: a worker reports every 16 tokens of each sample.
 
+"""
+HEAD = """
 | what happens | who stands before the server | tokens afterwards: median (lowest–highest) | requests |
 |---|---|---|---|
 """
+SERVED = """
+## On `vllm serve`
+
+SmolLM2-135M-Instruct on vLLM 0.32.0, on the CPU. The server's counter of generated tokens is read every 50 ms; a row
+counts what it grows after the event, with up to 50 ms of tokens from before it, and one step of the engine writes a
+token of each request that runs. The vote ends when the program has its verdict. The count ends 4 s after the event.
+
+`python -m experiments.cancelled.on_vllm --model FOLDER --gateways ENVIRONMENT/bin --rounds {rounds}` (load {load});
+each round is in [vllm.jsonl](data/vllm.jsonl).
+"""
 
 
-def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of rows."""
-    loads = sorted(row["load"] for row in rows)
-    rounds = max(sum(row["contender"] == "plait" for row in rows) // 3, 1)
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each situation and contender."""
     lines: list[str] = []
     for key in sorted({(row["situation"], row["contender"]) for row in rows}):
         mine = [row for row in rows if (row["situation"], row["contender"]) == key]
@@ -333,10 +345,21 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         says = f"not stopped in {still} of {len(mine)}" if still else f"stopped in all {len(mine)}"
         late = spread([row["late"] for row in mine])
         lines.append(f"| {key[0]} | {key[1]} | {late.median:,.0f} ({late.low:,}–{late.high:,}) | {says} |\n")
-    about = ABOUT.format(
-        token_ms=1000 * TOKEN_S, settle=SETTLE_S, rounds=rounds, machine=machine(), load=f"{loads[0]}–{loads[-1]}"
-    )
-    return about + "".join(lines)
+    return HEAD + "".join(lines)
+
+
+def load(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the lowest and the highest load of the machine."""
+    return f"{min(row['load'] for row in rows)}–{max(row['load'] for row in rows)}"
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of rows."""
+    rounds = max(sum(row["contender"] == "plait" for row in rows) // 3, 1)
+    about = ABOUT.format(token_ms=1000 * TOKEN_S, settle=SETTLE_S, rounds=rounds, machine=machine(), load=load(rows))
+    served = [json.loads(line) for line in VLLM_ROWS.read_text().splitlines()]
+    again = sum(row["contender"] == "`plait run`" for row in served)
+    return about + table(rows) + SERVED.format(rounds=again, load=load(served)) + table(served)
 
 
 def main() -> None:

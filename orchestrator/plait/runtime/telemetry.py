@@ -7,6 +7,7 @@ settings. `opentelemetry` is imported and needed only for spans.
 
 from __future__ import annotations
 
+import contextvars
 import json
 import logging
 import os
@@ -106,7 +107,7 @@ def watch(driver: Driver, config: Config) -> None:
         metrics=GenAIMetrics(meter()),
     )  # fmt: skip
     driver.watchers.append(made)
-    driver.traced = made.traceparent
+    driver.traced = made
 
 
 def _server_of(worker: object) -> str | None:
@@ -339,6 +340,18 @@ class Spans:
             return ""
         context = span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
+
+    def enter(self, attempt: int, context: contextvars.Context | None) -> contextvars.Context | None:
+        """Return a copy of a context in which an attempt's span is the current one, so that spans of tools are below
+        it."""
+        from opentelemetry import context as current
+        from opentelemetry.trace import set_span_in_context
+
+        if (span := self._attempts.get(attempt)) is None:
+            return context
+        inside = contextvars.copy_context() if context is None else context.copy()
+        inside.run(lambda: current.attach(set_span_in_context(span)))
+        return inside
 
     # -- attempts ------------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class TokenRequests:
         """Answer `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`."""
         service = self._service
         if request.method == "GET":
-            return await self._send(request, request.url.path, None, ServedStrategy(), user)
+            return await self._send(request, request.url.path, {}, ServedStrategy(), user)
         given = await read(request, TokenizerBody, service.settings)
         strategy = service.strategy(given.model, user) if given.model else ServedStrategy()
         fields = {name: value for name, value in (given.model_extra or {}).items() if name in _TOKENIZER_FIELDS}
@@ -108,18 +108,18 @@ class TokenRequests:
         return [worker for worker in capable if model in offer(worker).models]
 
     async def _send(
-        self, request: Request, path: str, fields: dict[str, Any] | None, strategy: ServedStrategy, user: User
+        self, request: Request, path: str, fields: dict[str, Any], strategy: ServedStrategy, user: User
     ) -> Response:
-        """Pass a request on, or a GET if it has no fields."""
+        """Pass a request on: a GET if it has no fields."""
         service, upstreams, seconds = self._service, self._upstreams(strategy.model), self._service.limits(user).seconds
         if not upstreams:
             raise unsupported("model", "this address needs an upstream with the model (`plait serve --upstream`)")
-        if fields is not None and not _are_plain(fields.get("messages") or []):
+        if not _are_plain(fields.get("messages") or []):
             raise unsupported("messages", "answers with tokens are for messages whose `content` is a string")
         service.check_places(user)
         await service.count_request(user)
         worker = random.choice(upstreams)
-        if fields is not None and strategy.model is not None:
+        if strategy.model is not None:
             fields["model"] = strategy.model
         with user.admitted():
             sent = asyncio.ensure_future(worker.forward(path, fields))

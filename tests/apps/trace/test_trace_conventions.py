@@ -6,9 +6,11 @@ OpenTelemetry's semantic conventions (Apache-2.0), the last version before they 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, get_args
 
@@ -166,6 +168,42 @@ async def test_calls_of_an_agent_have_one_id_in_messages_and_tools(memory: Any, 
         if part["type"] == "tool_call"
     ]
     assert made == asked == ["call00001", "call00002"]
+
+
+async def test_spans_of_tools_are_below_their_calls(memory: Any, script: Any) -> None:
+    """Of tools on threads and on the loop; and the caller's variables arrive with them."""
+    from opentelemetry import trace
+
+    tracer = trace.get_tracer_provider().get_tracer("app")
+    caller = ContextVar("caller", default="nobody")
+
+    @tool
+    def read(a: str = "") -> str:
+        """Read."""
+        with tracer.start_as_current_span(f"reading for {caller.get()}"):
+            return "seen"
+
+    @tool
+    async def wait(a: str = "") -> str:
+        """Wait."""
+        with tracer.start_as_current_span(f"waiting for {caller.get()}"):
+            await asyncio.sleep(0)
+            return "seen"
+
+    replies = script(
+        {"when": "seen", "text": "done"},
+        "".join(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("read", "wait")),
+    )
+    settings: dict[str, Any] = {"worker": "scripted", "journal": "off", "telemetry": True, "tools": [read, wait]}
+    caller.set("ann")
+    async with AsyncOrchestrator(script=replies, **settings) as client:
+        with tracer.start_as_current_span("request"):
+            await client.run("q", planner="react")
+    names = {span.context.span_id: span.name for span in memory.get_finished_spans()}
+    parents = {span.name: names[span.parent.span_id] for span in memory.get_finished_spans() if span.parent}
+    assert parents["reading for ann"] == "execute_tool read"
+    assert parents["waiting for ann"] == "execute_tool wait"
+    assert parents["invoke_workflow react"] == "request"
 
 
 async def test_a_join_links_to_its_branches_and_every_span_shows_what_went_in_and_came_out(traced: Any) -> None:

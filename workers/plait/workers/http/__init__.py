@@ -202,8 +202,8 @@ class Http(CallbackWorker):
         """Return the tokens of a prompt that is sent as ids; `None` for a chat, whose template only the server has."""
         return await self._sender.count_prompt_tokens(op) if self._sender is not None else None
 
-    async def forward(self, path: str, fields: Mapping[str, Any] | None) -> dict[str, Any] | Failure:
-        """Post a request to the server as it is, or send a GET if `fields` is `None`, and return the answer. `model` is
+    async def forward(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any] | Failure:
+        """Post a request to the server as it is, or send a GET if it has no fields, and return the answer. `model` is
         the worker's by default; a `path` with a leading slash is relative to the server's root, else to the
         address."""
         if self._sender is None:
@@ -213,10 +213,10 @@ class Http(CallbackWorker):
         permit, outcome = await self._limiter.acquire(), "neither"
         try:
             connection, limit_s = server.connection, self.options.total_timeout
-            if fields is None:
-                answer = await connection.get(url, limit_s)
-            else:
+            if fields:
                 answer = await connection.post(url, {"model": server.model, **fields}, limit_s)
+            else:
+                answer = await connection.get(url, limit_s)
             outcome = "served"
         except ServerError as error:
             outcome = "overloaded" if error.status in (429, 503) else "neither"
