@@ -93,7 +93,7 @@ class Watch:
         return self.counts[max(bisect.bisect_right(self.times, at) - 1, 0)]
 
     async def wait_for_tokens(self, more: int) -> None:
-        """Return when so many more tokens are written."""
+        """Return when this number of further tokens is written."""
         limit = self.counts[-1] + more
         while self.counts[-1] < limit:  # noqa: ASYNC110  # another task reads
             await asyncio.sleep(POLL_S)
@@ -101,7 +101,7 @@ class Watch:
 
 def sdk_events(orchestrator: AsyncOrchestrator, watch: Watch, base: str) -> dict[tuple[str, str], Event]:
     """Return the events of a program that uses the SDK, by situation and contender."""
-    four: dict[str, Any] = {"planner": "sample:n=4,answer.temperature=1", "sampling": LONG}
+    four: dict[str, Any] = {"planner": "sample:n=4,answer.temperature=1,answer.max_tokens=512"}
 
     async def vote() -> float:
         await orchestrator.run("q", plan=VOTES)

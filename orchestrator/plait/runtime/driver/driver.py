@@ -62,7 +62,7 @@ CALL_SILENCE_LIMIT_S = 86_400.0
 """The same for a tool call: some take hours, and report nothing until they have ended."""
 
 
-class Traced(Protocol):
+class SpanSource(Protocol):
     """The spans of attempts that are about to be sent out."""
 
     def traceparent(self, attempt: int) -> str:
@@ -130,7 +130,7 @@ class Driver:
         self._closed = False
         self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
         """Futures of ended runs, to resolve when their ends are written."""
-        self.traced: Traced | None = None
+        self.traced: SpanSource | None = None
         self._hinter = Hinter()
         """Steps of attempts that were sent out with hints."""
         self._sizes: dict[str, int] = {}
