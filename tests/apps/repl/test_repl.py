@@ -343,9 +343,8 @@ def test_a_tool_asks_the_next_line(talk, tmp_path):
         "q",
         options=("--tools", tmp_path / "tools.py"),
     )
-    assert [line for line in done.out.splitlines() if "eploy" in line] == [
-        "? Deploy to production? (yes, no)", "deployed: yes",
-    ]  # fmt: skip
+    asked = "? Deploy to production? (yes, no)"
+    assert [line for line in done.out.splitlines() if "eploy" in line] == [asked, asked, "deployed: yes"]
     assert "'perhaps' is no answer" in done.err
     assert done.out.splitlines()[-2] == "42"
 
