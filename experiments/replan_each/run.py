@@ -5,8 +5,8 @@
 The plans have the shapes of LLMCompiler's three sets: HotpotQA has two searches, Movie eight, ParallelQA three searches
 and two calculations of their results. In a chain of four, each search needs the result before it. A share of the
 searches misses, as its observation reports; the corrected search hits. ToolBench has the shapes and misses of 15
-recorded solutions. A search takes .3 to 1 second, the model writes 50 tokens a second. All ways get the same misses and
-the same seconds a call.
+recorded solutions. A search takes .3 to 1 second, or ten times that where it is slow, and the model writes 50 tokens a
+second. All ways get the same misses and the same seconds a call.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ SHAPES: dict[str, dict[str, tuple[str, ...]]] = {
     "Movie": {f"s{number}": () for number in range(1, 9)},
     "ParallelQA": {"s1": (), "s2": (), "s3": (), "c4": ("s1", "s2"), "c5": ("c4", "s3")},
     "chain of 4": {"s1": (), "s2": ("s1",), "s3": ("s2",), "s4": ("s3",)},
+    "chain of 4, slow": {"s1": (), "s2": ("s1",), "s3": ("s2",), "s4": ("s3",)},
 }
 """Tasks by shape, each with the tasks that it needs. `s` is a search, `c` a calculation."""
 PAGE = Path(__file__).with_name("README.md")
@@ -77,16 +78,17 @@ class Written(NamedTuple):
 class Script:
     """The model and the tools of one question."""
 
-    def __init__(self, tasks: Mapping[str, Sequence[str]], missed: set[str], rng: Random) -> None:
+    def __init__(self, tasks: Mapping[str, Sequence[str]], missed: set[str], rng: Random, scale: float = 1.0) -> None:
         self.tasks, self.missed = tasks, missed
-        self.waits = {(task, sign): rng.uniform(0.3, 1.0) for task in self.tasks for sign in ("", "!")}
+        self.waits = {(task, sign): scale * rng.uniform(0.3, 1.0) for task in self.tasks for sign in ("", "!")}
 
     @classmethod
     def of_shape(cls, shape: str, misses: float, seed: int) -> Script:
         """Return the script of a question of LLMCompiler's sets."""
         rng = Random(f"{shape} {misses} {seed}")
         tasks = SHAPES[shape]
-        return cls(tasks, {task for task in tasks if rng.random() < misses and task[0] == "s"}, rng)
+        missed = {task for task in tasks if rng.random() < misses and task[0] == "s"}
+        return cls(tasks, missed, rng, 10.0 if "slow" in shape else 1.0)
 
     @classmethod
     def of_recording(cls, seed: int) -> Script:
@@ -151,8 +153,8 @@ class Script:
 class JsonScript(Script):
     """The same in the language of `workflow`: it remembers what it wrote, as the model's conversation does."""
 
-    def __init__(self, tasks: Mapping[str, Sequence[str]], missed: set[str], rng: Random) -> None:
-        super().__init__(tasks, missed, rng)
+    def __init__(self, tasks: Mapping[str, Sequence[str]], missed: set[str], rng: Random, scale: float = 1.0) -> None:
+        super().__init__(tasks, missed, rng, scale)
         self.written = {task: (task, "") for task in tasks}
         """By task: the step's id, and its sign."""
         self.before = self.written

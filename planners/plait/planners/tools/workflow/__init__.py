@@ -75,17 +75,17 @@ class Runner:
         the step with its value, or its exception."""
         self._start_plan()
         seen: set[str] = set()
-        reasons, looks = "", 0
+        reasons, again, looks = "", False, 0
         while True:
             ended = {name: end for name, end in self._ends.items() if end.ended}
             new = {name: _outcome(end) for name, end in ended.items() if name in self._begun - seen}
-            if changes is not None and (new or reasons) and looks < MAX_CHANGES:
+            if changes is not None and (new or again) and looks < MAX_CHANGES:
                 seen, looks = seen.union(new), looks + 1
                 waiting = [node.id for node in self.plan.nodes if node.id not in self._begun]
                 reasons = self._change(await changes.change(new, waiting, reasons))
                 if reasons:
                     await self._ctx.answer(reasons, name=f"change-{looks}", label="change not made")
-                reasons = reasons if new else ""  # without a new result the model tries once more only
+                again = bool(reasons and new)  # without a new result the model tries once more only
             elif len(ended) < len(self._ends):
                 running = [end for end in self._ends.values() if not end.ended]
                 await First(self._ctx.host, [self._ctx.gather(end, return_exceptions=True) for end in running],
