@@ -333,6 +333,29 @@ def test_what_a_compaction_keeps(
     assert len(stub.asked) <= 2
 
 
+@pytest.mark.parametrize(
+    ("summary", "reason"),
+    [
+        ("", "the summary is empty"),
+        (call("look", at="x"), "the summary is empty"),
+        ("s" * 100_000, "the summary is not shorter than the turns that it replaces"),
+        (None, "the summary failed: broken"),
+    ],
+)
+def test_a_fallback_is_named_with_its_reason(summary: str | None, reason: str):
+    head = [Message(role="user", content="The question?")]
+    talk = [*head, *(assistant_message(f"turn {turn} " + "t" * 300) for turn in range(9))]
+    stub = Stub(summary)
+    compactor = Compactor(stub, Compaction(), SYSTEM, list(head))  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as stop:
+        compactor.compact(talk, 1600, ()).send(None)
+    kept = stop.value.value
+    assert [message.text[:7] for message in kept[1:]] == ["turn 6 ", "turn 7 ", "turn 8 "]
+    (label,) = stub.labels
+    assert label.startswith("compacted: 6 turns left out")
+    assert label.endswith(f"({reason})")
+
+
 def test_blocks_hold_calls_and_their_results_together():
     talk = [Message(role="user", content="q"), assistant_message(call("look", at="a")),
             Message(role="tool", tool_call_id="call00001", name="look", content="x"),
