@@ -78,7 +78,7 @@ class Runner:
         reasons, again, looks = "", False, 0
         while True:
             ended = {name: end for name, end in self._ends.items() if end.ended}
-            new = {name: _outcome(end) for name, end in ended.items() if name in self._begun - seen}
+            new = {name: _read_outcome(end) for name, end in ended.items() if name in self._begun - seen}
             if changes is not None and (new or again) and looks < MAX_CHANGES:
                 seen, looks = seen.union(new), looks + 1
                 waiting = [node.id for node in self.plan.nodes if node.id not in self._begun]
@@ -91,10 +91,10 @@ class Runner:
                 await First(self._ctx.host, [self._ctx.gather(end, return_exceptions=True) for end in running],
                             None, lambda other: None, any_end=True)  # fmt: skip
             else:
-                return {name: _outcome(end) for name, end in ended.items()}
+                return {name: _read_outcome(end) for name, end in ended.items()}
 
     def _start_plan(self) -> None:
-        """Start all nodes that have not begun, anew if they wait already."""
+        """Start all nodes that have not begun, and those that wait already once more."""
         for name in [name for name in self._ends if name not in self._begun]:
             self._ctx.cancel(self._ends.pop(name), "the plan has changed")
         scope, _ = self._start(self.plan.nodes, {QUESTION: self._scope[QUESTION], **self._ends}, "")
@@ -241,7 +241,7 @@ class Runner:
         return stand, list(steps)
 
 
-def _outcome(end: Promise[Step]) -> Step | BaseException:
+def _read_outcome(end: Promise[Step]) -> Step | BaseException:
     return end.error or end.outcome()
 
 
