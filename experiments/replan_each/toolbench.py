@@ -3,10 +3,10 @@
     python -m experiments.replan_each.toolbench CLONE
 
 The repository (github.com/OpenBMB/ToolBench, Apache-2.0) has 15 whole solutions of GPT-3.5 (`data_example/answer`):
-each is a tree of tries, of which the finished path counts, or the longest. A row of the shapes has no text: for each
+each is a tree of tries; its finished path counts, or the longest. A row of the shapes has no text: for each
 task of a question the tasks that it needs, and whether it missed. A task missed if the model called the same tool once
-more with other arguments. It needs an earlier one if a value of its arguments stands in that one's observation, and not
-in the question.
+more with other arguments. It needs an earlier one whose observation contains a value of its arguments, unless the
+question contains it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 SHAPES = Path(__file__).with_name("data") / "toolbench.jsonl"
 MIN_CHARACTERS = 3
-"""Shorter values stand in any observation by chance."""
+"""Any observation may contain shorter values by chance."""
 
 
 class Call(NamedTuple):

@@ -305,7 +305,7 @@ def _short(value: JsonValue) -> str:
 
 def apply_repair(plan: WorkflowPlan, reply: JsonValue, bad: Collection[str]) -> WorkflowPlan | None:
     """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only the nodes `bad` are
-    replaced; those that are not there are added. The empty name stands for the whole plan. Return `None` if the reply
+    replaced; those that are not there are added. The empty name means the whole plan. Return `None` if the reply
     has no applicable repair."""
     if not isinstance(reply, dict):
         return None
