@@ -49,6 +49,7 @@ def test_agents_that_work_side_by_side_gain_by_their_short_critical_path() -> No
     reward, answer = rewards("accelerated:0.5", *SIDE_BY_SIDE)
     total = sum(row.usage.completion for row in answer.report.steps if row.kind == "think")
     assert reward == pytest.approx(1 + 0.5 * (1 - answer.critical_path_tokens / total))
+    assert reward is not None
     assert 1.15 < reward < 1.3, "of two agents and two short turns, one agent is off the path"
     serial, same = rewards("accelerated:0.5", *ONE_BY_ONE)
     assert same.answer == answer.answer
