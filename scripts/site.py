@@ -34,7 +34,8 @@ CELL = re.compile(r"<td[ >].*?</td>", re.DOTALL)
 STYLE = (
     "<style>.md-typeset td code{word-break:normal}"
     "@media(max-width:44.9em){.md-typeset table:not([class]){display:table;table-layout:fixed;width:100%}"
-    ".md-typeset table:not([class]) th,.md-typeset table:not([class]) td{min-width:0;padding:.4em;overflow-wrap:anywhere}"
+    ".md-typeset table:not([class]) th,.md-typeset table:not([class]) td"
+    "{min-width:0;padding:.4em;overflow-wrap:anywhere}"
     ".md-typeset table:not([class]) td code{white-space:normal;overflow-wrap:anywhere}"
     ".md-typeset table.wide tr{display:block;padding:.4em 0;border-top:.05rem solid var(--md-typeset-table-color)}"
     ".md-typeset table.wide thead{display:none}.md-typeset table.wide td{display:block;border:0;padding:.1em .4em}"
@@ -101,7 +102,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         own = str(target.relative_to(DOCS)) if target.is_relative_to(DOCS) and target.suffix else there.get(target)
         anchor = found[3] or ""
         if own is not None:
-            return f"[{found[1]}]({os.path.relpath(own, os.path.dirname(uri) or '.')}{anchor})"
+            return f"[{found[1]}]({os.path.relpath(own, Path(uri).parent)}{anchor})"
         if not REPOSITORY:
             return found[1]
         kind = "tree" if target.is_dir() else "blob"

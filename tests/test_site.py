@@ -1,4 +1,4 @@
-"""The site's hooks: every page of docs/README.md is in the navigation; links lead to pages, or to the repository if there is one."""
+"""The site's hooks: every page of docs/README.md is in the navigation; links lead to pages or to the repository."""
 
 from __future__ import annotations
 
