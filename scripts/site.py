@@ -33,15 +33,16 @@ PICTURE = re.compile(r"(?<=<img src=\")([^\"]+)(?=\")")
 CELL = re.compile(r"<td[ >].*?</td>", re.DOTALL)
 STYLE = (
     "<style>.md-typeset td code{word-break:normal}"
-    "@media(max-width:44.9em){.md-typeset table:not([class]){display:table;table-layout:fixed;width:100%}"
-    ".md-typeset table:not([class]) th,.md-typeset table:not([class]) td"
-    "{min-width:0;padding:.4em;overflow-wrap:anywhere}"
-    ".md-typeset table:not([class]) td code{white-space:normal;overflow-wrap:anywhere}"
-    ".md-typeset table.wide tr{display:block;padding:.4em 0;border-top:.05rem solid var(--md-typeset-table-color)}"
-    ".md-typeset table.wide thead{display:none}.md-typeset table.wide td{display:block;border:0;padding:.1em .4em}"
-    ".md-typeset table.wide td:empty{display:none}}</style>"
+    "@media(max-width:44.9em){.md-typeset table:not([class]){display:table;width:100%}"
+    ".md-typeset table:not([class]) th,.md-typeset table:not([class]) td{min-width:0;padding:.4em}"
+    ".md-typeset table:not([class]) td code{white-space:normal}"
+    ".md-typeset table[data-wide]{display:block}.md-typeset table[data-wide] thead{display:none}"
+    ".md-typeset table[data-wide] tbody{display:block}.md-typeset table[data-wide] tr{display:block;padding:.4em 0}"
+    ".md-typeset table[data-wide] tr+tr{border-top:.05rem solid var(--md-typeset-table-color)}"
+    ".md-typeset table[data-wide] td{display:block;border:0;padding:.1em .4em;overflow-wrap:anywhere}"
+    ".md-typeset table[data-wide] td:empty{display:none}}</style>"
 )
-"""Below 720 px a table is as wide as the page, and one of four columns or more becomes a block for each row."""
+"""Below 720 px a table is as wide as the page, and one of three columns or more becomes a block for each row."""
 SECTION = re.compile(r"^## (.+)$|^- \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 OUTSIDE = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
 
@@ -113,8 +114,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 def on_page_content(html: str, *, page: Any, config: Any, files: Any) -> str:
     """Take the backslash away that keeps a bar from ending a table's cell: in code it would be seen here, and on GitHub
-    it is not. Mark tables of four columns or more, which a phone shows as blocks."""
-    html = re.sub(r"<table>(?=\s*<thead>\s*<tr>(?:\s*<th[^>]*>.*?</th>){4})", '<table class="wide">', html, flags=re.S)
+    it is not. Mark tables of three columns or more, which a phone shows as blocks."""
+    html = re.sub(r"<table>(?=\s*<thead>\s*<tr>(?:\s*<th[^>]*>.*?</th>){3})", "<table data-wide>", html, flags=re.S)
     return CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
 
 
