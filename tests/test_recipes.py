@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import re
@@ -21,9 +20,8 @@ import pytest
 import plait
 from plait import AsyncOrchestrator, Orchestrator
 from plait.workers.scripted import Reply, Scripted
+from plait_server.adapters.local import local_server
 from scripts.checkout import python_path
-from tests.test_docs_live import address  # noqa: F401 - a fixture
-from tests.workers.http.fake_server import FakeServer
 
 ROOT = Path(__file__).resolve().parent.parent
 HOWTO = ROOT / "docs" / "howto"
@@ -152,11 +150,6 @@ def test_spans_reach_the_address_of_the_page(number: int, path: str, tmp_path: P
         assert headers["Authorization"] == "Basic cGs6c2s="
 
 
-def replies(prompt: str) -> str:
-    """Return what a small model says."""
-    return '{"name": "Rome", "people": 2750000}' if "Italy" in prompt else "Answer: 42"
-
-
 @pytest.mark.parametrize("number", range(4))
 def test_each_library_does_the_job_of_the_page(number: int, tmp_path: Path) -> None:
     """plait's samples, and those of the other libraries where PEERS names a Python that has them."""
@@ -166,18 +159,17 @@ def test_each_library_does_the_job_of_the_page(number: int, tmp_path: Path) -> N
         compile(code, "beside-others", "exec")
         pytest.skip("PEERS=PYTHON names an environment with langgraph, openai and pydantic-ai")
 
-    async def run() -> str:
-        async with FakeServer(reply=replies) as server:
-            environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": python_path(ROOT)}
-            command = [python, "-c", code.replace(SERVER, server.url).replace("qwen3", "fake-model")]
-            done = await asyncio.to_thread(functools.partial(
-                subprocess.run, command, env=environment, capture_output=True, text=True, check=False, timeout=120
-            ))  # fmt: skip
-            assert done.returncode == 0, done.stderr[-2000:]
-            return done.stdout
-
-    printed = asyncio.run(run())
-    assert ("42" if number < 2 else "name='Rome' people=2750000") in printed
+    replies = [
+        Reply(when="Italy", text='{"name": "Rome", "people": 2750000}'),
+        Reply(text="Answer: 42"),
+    ]
+    with local_server(workers=[Scripted(replies)], journal="off") as url:
+        model = httpx.get(f"{url}/models").json()["data"][0]["id"]
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": python_path(ROOT)}
+        command = [python, "-c", code.replace(SERVER, url).replace("qwen3", model)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert ("42" if number < 2 else "name='Rome' people=2750000") in done.stdout
 
 
 def test_the_commands_of_the_gallery_parse() -> None:
