@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ CONFIG = SimpleNamespace(repo_url=None, edit_uri=None, nav=None, extra={}, site_
 REPOSITORY = "https://github.com/someone/plait"
 
 
-def _site() -> ModuleType:
+def _site() -> Any:
     spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "scripts" / "site.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
