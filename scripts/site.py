@@ -22,7 +22,7 @@ log = logging.getLogger("mkdocs.hooks.site")
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 REPOSITORY: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["plait"]["repository"]
-"""Address of the public repository; empty as long as there is none. The only place where it is written."""
+"""Address of the public repository; empty until one exists. The only place where it is written."""
 MERMAID = "mermaid@11.17.2"
 MERMAID_SHA512 = "V6K3C8EBdEsPFZXSKMJe6ppQOENxuHARr9GvHX4hh47lAbhMRD9qf4oEK7LoaRQxULMa80/qt5gHO73aCleBBg=="
 """Digest of the package, as npm gives it (`npm view … dist.integrity`)."""
