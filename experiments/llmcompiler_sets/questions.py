@@ -19,7 +19,10 @@ DATA = Path(__file__).parent / "data" / "questions.jsonl.gz"
 SETS = ("HotpotQA", "Movie", "ParallelQA")
 SHORTEST_S, LONGEST_S = 0.3, 1.0
 """5 and 95 % of the calls take less: a lognormal distribution."""
-_NAME = re.compile(r"(?:\"[^\"]+\"|[A-Z0-9][\w'.&-]*(?: (?:of|the|and|de|for|in|&) [A-Z0-9][\w'.&-]*| [A-Z0-9][\w'.&-]*)*)")
+_NAME = re.compile(r"(?:\"[^\"]+\"|[A-Z0-9][\w'.&-]*(?: (?:of|the|de|for|in|&) [A-Z0-9][\w'.&-]*| [A-Z0-9][\w'.&-]*)*)")
+_ASKS = re.compile(
+    r"^(?:(?:If|The|Which|What|Who|Whose|Where|When|Are|Were|Was|Is|Do|Does|Did|Have|Has|In|Given|With|Considering|After) ?)+"
+)
 _CHANGED = re.compile(r"%|times|half|halved|doubl|tripl|increas|decreas|reduc")
 
 
@@ -66,8 +69,8 @@ class Question:
 
 def names_of(text: str, count: int) -> list[str]:
     """Return the names in a question, as many as are wanted."""
-    found = [each.strip("\"'.,?") for each in _NAME.findall(text) if len(each) > 2]
-    names = [name for name in dict.fromkeys(found) if name not in ("If", "The", "Which", "What", "Who", "Are", "Were")]
+    found = [_ASKS.sub("", each.strip("\"'.,?")) for each in _NAME.findall(text)]
+    names = [name for name in dict.fromkeys(found) if len(name) > 2]
     return [*names[:count], *(f"thing {number} of the question" for number in range(len(names), count))][:count]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import re
 import statistics
@@ -108,24 +109,15 @@ class Script:
 
     def turn(self, op: ModelCall) -> str:
         """Return a turn: the next calls, or the answer."""
-        done = sum(each.role == "tool" for each in op.messages)
+        read = sum(each.role == "tool" for each in op.messages)
         tasks = self.question.tasks
-        if done == len(tasks):
+        if read == len(tasks):
             return f"{'Thought: ' if self.thinks else ''}{conclusion(self.question)}Answer: {self.question.answer}"
         waves = self.question.waves if self.together else [[place] for place in range(len(tasks))]
-        for wave in waves:
-            if done <= 0:
-                break
-            done -= len(wave)
-        else:
-            raise AssertionError("it read results of calls that it had not made")
-        wave = next(each for each in waves if sum(map(len, waves[: waves.index(each)])) == self.read(op))
+        starts = [0, *itertools.accumulate(map(len, waves))]
+        wave = waves[starts.index(read)]
         thought = f"Thought: I need to find {tasks[wave[0]].text} next.\n" if self.thinks else ""
         return thought + "".join(self.native(place) for place in wave)
-
-    def read(self, op: ModelCall) -> int:
-        """Return how many results a turn has read."""
-        return sum(each.role == "tool" for each in op.messages)
 
     def native(self, place: int) -> str:
         """Return a call as models write it."""
@@ -227,7 +219,9 @@ def page(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     """Measure, keep the rows, and write the table into the page."""
     parser = argparse.ArgumentParser(prog="python -m experiments llmcompiler_sets", description=__doc__)
-    parser.add_argument("--clone", type=Path, help="files of SqueezeAILab/LLMCompiler; without it, not the authors' code")
+    parser.add_argument(
+        "--clone", type=Path, help="files of SqueezeAILab/LLMCompiler; without it, not the authors' code"
+    )
     parser.add_argument("--report", action="store_true", help="write the page of the rows that are kept")
     options = parser.parse_args()
     if not options.report:
