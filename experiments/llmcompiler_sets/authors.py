@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._tools.virtual_vllm import VirtualLoop
 from .questions import Question
 
 CHARACTERS_A_TOKEN = 4
@@ -36,25 +37,6 @@ _STUBS = {
     "src.tools.base": ("StructuredTool", "Tool"),
     "src.utils.logger_utils": ("log",),
 }
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock goes to the next timer at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def time(self) -> float:
-        """Return the virtual time."""
-        return self.now
-
-    def _run_once(self) -> None:
-        inner: Any = self
-        if not inner._ready and inner._scheduled:
-            self.now = max(self.now, inner._scheduled[0].when())
-        inner_run: Any = super()
-        inner_run._run_once()
 
 
 class Anything:

@@ -21,7 +21,8 @@ SHORTEST_S, LONGEST_S = 0.3, 1.0
 """5 and 95 % of the calls take less: a lognormal distribution."""
 _NAME = re.compile(r"(?:\"[^\"]+\"|[A-Z0-9][\w'.&-]*(?: (?:of|the|de|for|in|&) [A-Z0-9][\w'.&-]*| [A-Z0-9][\w'.&-]*)*)")
 _ASKS = re.compile(
-    r"^(?:(?:If|The|Which|What|Who|Whose|Where|When|Are|Were|Was|Is|Do|Does|Did|Have|Has|In|Given|With|Considering|After) ?)+"
+    r"^(?:(?:If|The|Which|What|Who|Whose|Where|When|Are|Were|Was|Is|Do|Does|Did|Have|Has|In|Given|With|Considering"
+    r"|After) ?)+"
 )
 _CHANGED = re.compile(r"%|times|half|halved|doubl|tripl|increas|decreas|reduc")
 

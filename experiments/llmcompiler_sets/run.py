@@ -44,7 +44,9 @@ DECODE = {"8 ms": 0.008, "20 ms": 0.02, "40 ms": 0.04}
 """Seconds of a token: an 8-billion model on an H100, a 70-billion one on four, a large one behind an API."""
 PREFILL = 20_000.0
 """Tokens of a prompt that are read in a second."""
-WAYS = ("turns", "native", "react", "llmcompiler", "authors")
+WAYS = ("turns", "native", "short", "react", "llmcompiler", "authors")
+"""`native`: the calls of a wave in a turn, begun when it is written, as JSON; `short`: the same, if a call were as
+short as a line of a plan; `react`: as JSON, each begun as soon as it is written."""
 _TEXT = {"type": "string"}
 TOOLS = (
     ToolSpec(name="search", parameters={"type": "object", "properties": {"entity": _TEXT}, "required": ["entity"]}),
@@ -82,6 +84,8 @@ class Script:
     """Whether a turn makes all calls that can be made, else one."""
     thinks: bool
     """Whether a turn begins with a thought (ReAct)."""
+    short: bool = False
+    """Whether a call takes as many tokens as its line in a plan."""
 
     def seconds(self, job: Job, rng: Random) -> float:
         """Return the seconds of a call."""
@@ -105,7 +109,9 @@ class Script:
         else:
             text = self.turn(job.op)
         prompt = sum(len(part.text) for part in job.op.parts if isinstance(part, Text)) // 4
-        return Result(value=text, usage=Usage(prompt=prompt, completion=max(1, len(text) // 4)))
+        length = sum(map(len, plan_of(self.question).splitlines()[:-1])) if self.short and "<tool_call>" in text else 0
+        calls = text.count("<tool_call>") / len(self.question.tasks)
+        return Result(value=text, usage=Usage(prompt=prompt, completion=max(1, int(length * calls or len(text)) // 4)))
 
     def turn(self, op: ModelCall) -> str:
         """Return a turn: the next calls, or the answer."""
@@ -138,10 +144,11 @@ def ours(question: Question, way: str, decode: float) -> float:
     planner = {
         "turns": React(turn=CallConfig(stream=False), rounds=24),
         "native": React(turn=CallConfig(stream=False), rounds=24),
+        "short": React(turn=CallConfig(stream=False), rounds=24),
         "react": React(rounds=24),
         "llmcompiler": LLMCompiler(),
     }[way]
-    script = Script(question, together=way != "turns", thinks=way == "turns")
+    script = Script(question, together=way != "turns", thinks=way == "turns", short=way == "short")
     report = simulate(
         Request(text=question.text),
         planner=planner,
@@ -191,8 +198,8 @@ def times(rows: Sequence[Mapping[str, Any]], slow: str, fast: str) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the tables of the page."""
     ways = [way for way in WAYS if way in rows[0]]
-    head = ["set", "questions", "a token", *(f"{way}, s" for way in ways), "turns ÷ llmcompiler", "native ÷ llmcompiler",
-            "react ÷ llmcompiler", "authors ÷ llmcompiler"]  # fmt: skip
+    beside = [way for way in ways if way != "llmcompiler"]
+    head = ["set", "questions", "a token", *(f"{way}, s" for way in ways), *(f"{way} ÷ llmcompiler" for way in beside)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name in SETS:
         for label in DECODE:
@@ -200,7 +207,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             if mine:
                 cells = [name, f"{len(mine):,}", label]
                 cells += [f"{statistics.fmean(row[way] for row in mine):.2f}" for way in ways]
-                cells += [times(mine, way, "llmcompiler") if way in ways else "–" for way in ("turns", "native", "react", "authors")]  # fmt: skip
+                cells += [times(mine, way, "llmcompiler") for way in beside]
                 lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
