@@ -46,7 +46,7 @@ Row = dict[str, Any]
 
 def request_of(transcript: Transcript, way: str) -> Request:
     """Return the request of a transcript, as threads or as one line."""
-    whole = {"max_tokens": 100_000, "stream": False}
+    whole = {"max_tokens": MAX_TOKENS, "stream": False}
     if way == "line":
         options: dict[str, Any] = {"answer": whole}
         text = f"Run {transcript.number} of {transcript.width}"
