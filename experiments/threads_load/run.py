@@ -41,12 +41,14 @@ WIDTHS, FLIGHTS, SLOTS = (1, 2, 4, 8, 16), (1, 8, 64), 1_024
 ROUNDS = {1: 8, 8: 2, 64: 1}
 """How often that many questions start at once; each time they are others."""
 WAYS = ("line", "threads")
+MAX_TOKENS = {"line": 60_000, "threads": 8_192}
+"""Token limit of a call. A run reserves it, of 500,000 by default: 16 threads must fit."""
 Row = dict[str, Any]
 
 
 def request_of(transcript: Transcript, way: str) -> Request:
     """Return the request of a transcript, as threads or as one line."""
-    whole = {"max_tokens": MAX_TOKENS, "stream": False}
+    whole = {"max_tokens": MAX_TOKENS[way], "stream": False}
     if way == "line":
         options: dict[str, Any] = {"answer": whole}
         text = f"Run {transcript.number} of {transcript.width}"
