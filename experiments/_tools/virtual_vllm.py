@@ -3,7 +3,7 @@
 The model has the shape of Llama-3-8B: a step reads 16 GB of weights and the keys and values of all contexts at 3.35
 TB/s or computes its tokens at 25,000 a second, whichever is longer. Which requests and how many tokens a step has, what
 is cached and what is evicted is vLLM's decision. Event loop, planner and machine are plait's; nothing depends on the
-load of the machine that this runs on. What a GPU's kernels and launches cost besides is missing.
+load of the machine that this runs on. The cost of a GPU's kernels and launches is missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BLOCK, BATCHED_TOKENS = 16, 8_192
 
 
 def step_seconds(tokens: int, context: int) -> float:
-    """Return the seconds of a step with so many tokens, whose requests have so much context together."""
+    """Return the seconds of a step, given its tokens and the context of all its requests."""
     return max(WEIGHTS_S + CONTEXT_S * context, TOKEN_S * tokens)
 
 
@@ -127,7 +127,7 @@ class Engine:
         self.steps = self.computed = 0
 
     async def generate(self, prompt: Sequence[int], written: Sequence[int]) -> int:
-        """Read a prompt and write an answer; return how many tokens of the prompt were cached."""
+        """Read a prompt and write an answer; return the number of cached prompt tokens."""
         self._number += 1
         name = str(self._number)
         params = self._params(max_tokens=len(written), ignore_eos=True)

@@ -1,7 +1,7 @@
 """The authors' own planner, task fetching unit and joiner, from a clone of their repository, in virtual time.
 
 What they import from LangChain is replaced by empty classes: their code calls the model through two methods. The plan
-streams token by token into their parser, as with `--stream`. No code of theirs is here.
+streams token by token into their parser, as with `--stream`. Their code is not in this folder.
 """
 
 from __future__ import annotations

@@ -62,10 +62,10 @@ class Question:
         return Random(f"{self.set} {self.id} {place}").lognormvariate(middle, spread)
 
     def observation(self, place: int) -> str:
-        """Return what a call returns: a paragraph of some 120 tokens, or a number."""
+        """Return the result of a call: a paragraph of some 120 tokens, or a number."""
         if self.tasks[place].tool == "math":
             return str(place * 37 + 11)
-        return f"{self.tasks[place].text} is known for " + "much that is told of it here " * 15 + "and more."
+        return f"{self.tasks[place].text} is known for " + "much that is read of it here " * 15 + "and more."
 
 
 def names_of(text: str, count: int) -> list[str]:

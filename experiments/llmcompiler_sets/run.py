@@ -72,7 +72,7 @@ def plan_of(question: Question) -> str:
 
 def conclusion(question: Question) -> str:
     """Return the thought before the answer, which all contenders write."""
-    return f"I have read what was found about {len(question.tasks)} calls, and it settles the question.\n"
+    return f"I have read what was found about {len(question.tasks)} calls, and it answers the question.\n"
 
 
 @dataclass
@@ -190,7 +190,7 @@ def theirs(clone: Path, question: Question, decode: float) -> float:
 
 
 def times(rows: Sequence[Mapping[str, Any]], slow: str, fast: str) -> str:
-    """Return how many times as fast one way is, paired by question: geometric mean with its interval."""
+    """Return the speed-up of one way over another, paired by question: geometric mean with its interval."""
     found = mean([float(np.log(row[slow] / row[fast])) for row in rows])
     return "{:.2f} ({:.2f}–{:.2f})".format(*np.exp(found))
 

@@ -71,7 +71,7 @@ def batches(format_: str, width: int, flight: int) -> list[list[Transcript]]:
 
 
 def written(transcript: Transcript, step: str) -> str:
-    """Return what the model writes in a step."""
+    """Return the model's text of a step."""
     name, _, number = step.partition("-")
     if name == "child":
         return transcript.threads[int(number) - 1] + ("</Thread>" if transcript.format == "threadweaver" else "")
@@ -137,7 +137,7 @@ def off_path(row: Row) -> Estimate:
 
 
 def ratio(row: Row) -> Estimate:
-    """Return how many times as fast threads are as one line, by question: geometric mean with its interval."""
+    """Return the speed-up of threads over one line, by question: geometric mean with its interval."""
     found = mean([math.log(a / b) for a, b in zip(row["line"], row["threads"], strict=True)])
     return Estimate(*map(math.exp, found))
 

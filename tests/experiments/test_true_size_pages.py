@@ -38,7 +38,7 @@ def test_seconds_of_the_sets_are_measured_again(name: str) -> None:
 
 
 def test_the_pages_of_the_engine_have_the_rows_that_are_kept() -> None:
-    for study in (batches,):
+    for study in (threads, batches):
         text = study.PAGE.read_text(encoding="utf-8")
         assert study.page(text, study.read(study.MEASURED), study.read(study.PREDICTED)) == text
 
