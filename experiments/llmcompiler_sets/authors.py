@@ -40,7 +40,7 @@ _STUBS = {
 
 
 class Anything:
-    """Stands for a class of LangChain."""
+    """Take the place of a class of LangChain."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self.given, self.named = given, named
