@@ -152,8 +152,9 @@ def tables(measured: Sequence[Row], predicted: Sequence[Row]) -> str:
         seconds = [fmean(row[way]) for way in WAYS]
         path = "{:+.1f} ({:+.1f} to {:+.1f})".format(*off_path(row))
         sooner = "{:.2f} ({:.2f}–{:.2f})".format(*ratio(row))
+        width = "one" if row["width"] == 1 else row["width"]
         lines.append(
-            f"| {row['format']} | {row['width']} | {row['flight']} | {seconds[0]:.2f} | {seconds[1]:.2f} "
+            f"| {row['format']} | {width} | {row['flight']} | {seconds[0]:.2f} | {seconds[1]:.2f} "
             f"| {sooner} | {path} | {before['line']:.2f} | {before['threads']:.2f} |"
         )
         for way, found in zip(WAYS, seconds, strict=True):
