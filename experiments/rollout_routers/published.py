@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,24 +34,34 @@ class _Blocks(OrderedDict[Key, int]):
 
 
 class PublishedCache(PrefixCache):
-    """A prefix cache that publishes what it stores and removes. A block's hash is its number."""
+    """A prefix cache that publishes what it stores and removes, with hashes of a block's context as vLLM's are."""
 
     def __init__(self, place: int, publish: Publish) -> None:
         super().__init__(CACHE, BLOCK)
         self._place, self._publish = place, publish
         self._kept = _Blocks()
         self._blocks = self._kept
+        self._hashes: dict[int, int | None] = {0: None}
+        """By a block's number."""
+        self._copies: Counter[int | None] = Counter()
+        """Blocks of a hash: where the one before it was evicted, a block is stored again."""
 
     def add(self, ids: Sequence[int]) -> None:
         super().add(ids)
         kept, events = self._kept, list[dict[str, Any]]()
-        if kept.removed:
-            events.append({"type": "BlockRemoved", "block_hashes": kept.removed, "medium": "GPU"})
+        for (before, tokens), number in kept.stored:
+            self._hashes[number] = hash((self._hashes[before], tokens)) & (1 << 63) - 1
+            self._copies[self._hashes[number]] += 1
+        removed = [self._hashes.pop(number) for number in kept.removed]
+        self._copies.subtract(removed)
+        gone = [each for each in dict.fromkeys(removed) if not self._copies[each]]
+        if gone:
+            events.append({"type": "BlockRemoved", "block_hashes": gone, "medium": "GPU"})
         if kept.stored:
             parent = kept.stored[0][0][0]
             events.append({
-                "type": "BlockStored", "block_hashes": [number for _, number in kept.stored],
-                "parent_block_hash": parent or None, "block_size": BLOCK, "lora_id": None, "medium": "GPU",
+                "type": "BlockStored", "block_hashes": [self._hashes[number] for _, number in kept.stored],
+                "parent_block_hash": self._hashes[parent], "block_size": BLOCK, "lora_id": None, "medium": "GPU",
                 "token_ids": [token for (_, tokens), _ in kept.stored for token in tokens],
             })  # fmt: skip
         kept.stored, kept.removed = [], []
