@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .._tools.command import given_of, page_options
-from .._tools.kept import add_row
+from .._tools.kept import add_row, lines_of
 from .._tools.measure import Spread, spread
 from .contenders import RAY_THRESHOLD, Plait, PlaitFollowing, Ray, Verl, dynamo, vllm_router
 from .engines import CACHE, ENGINES, PROMPTS, SAMPLES, SLOTS, Contender, Play, draw_batch
@@ -69,10 +69,13 @@ async def contender(way: str, options: argparse.Namespace, seed: int) -> AsyncIt
 
 
 async def measure(options: argparse.Namespace, kept: Path) -> None:
-    """Play every batch with every contender: a row each."""
+    """Play every batch with every contender: a row each, unless it is there."""
+    there = {(row["way"], row["shape"], row["draw"]) for row in map(json.loads, lines_of(kept))}
     for shape in SHAPES:
         for draw in range(options.draws):
             for way in ways(options):
+                if (way, shape, draw) in there:
+                    continue
                 async with contender(way, options, draw) as chooser:
                     play = Play(chooser, draw_batch(shape, SEED + draw))
                     began = time.perf_counter()
@@ -147,12 +150,14 @@ def main() -> None:
     parser.add_argument("--verl", type=Path, metavar="FOLDER", help="the unpacked wheel of verl")
     parser.add_argument("--router", default=shutil.which("vllm-router"), help="the program; that of PATH by default")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--add", action="store_true", help="keep the rows that are there, and measure others")
     page_options(parser, "rollout_routers")
     options = parser.parse_args()
     given = given_of(options, "rollout_routers")
     kept = given.records / "rows.jsonl"
     if not given.report:
-        kept.unlink(missing_ok=True)
+        if not options.add:
+            kept.unlink(missing_ok=True)
         asyncio.run(measure(options, kept))
     found = given.rows(kept)
     print(given.write(page_of(found.lines), found))
