@@ -151,8 +151,8 @@ class Dynamo:
 
     async def start(self) -> None:
         """Register the engines, and wait until their events arrive."""
-        for place, socket in enumerate(self._sockets):
-            port = socket.bind_to_random_port("tcp://127.0.0.1")
+        for place, publisher in enumerate(self._sockets):
+            port = publisher.bind_to_random_port("tcp://127.0.0.1")
             worker = {"worker_id": place + 1, "model_name": "m", "endpoint": NAMES[place], "block_size": BLOCK,
                       "kv_events_endpoint": f"tcp://127.0.0.1:{port}", "total_kv_blocks": CACHE // BLOCK}  # fmt: skip
             await self._service.upsert_worker(worker)

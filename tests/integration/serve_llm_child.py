@@ -23,7 +23,7 @@ from ray.serve.llm import LLMConfig, build_openai_app
 from plait_server.ray_serve import DeployArguments, app
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-from router_in_ray_serve import PrefixRouter  # noqa: E402
+from router_in_ray_serve import PrefixRouter
 
 SMALL: dict[str, Any] = {"object_store_memory": 100 << 20}
 ROUTING = RequestRouterConfig(request_router_class=PrefixRouter)  # pyright: ignore[reportArgumentType]
@@ -68,7 +68,9 @@ async def main(url: str) -> dict[str, Any]:
         headers = [f"{letter} header that is the same in all of its questions; " * 12 for letter in "abcd"]
         places = list[list[str]]()
         for header in headers:
-            places.append(await asyncio.gather(*(ask("/llm/v1/chat/completions", "small", f"{header}{i}?") for i in range(4))))
+            places.append(
+                await asyncio.gather(*(ask("/llm/v1/chat/completions", "small", f"{header}{i}?") for i in range(4)))
+            )
         plait = [await ask("/v1/chat/completions", "plait/sample:n=4", f"{header}and?") for header in headers]
         return {"places": places, "plait": plait}
 
@@ -93,7 +95,10 @@ if __name__ == "__main__":
     llm = build_openai_app({"llm_configs": [config], "ingress_deployment_config": one})
     serve.run(llm, name="llm", route_prefix="/llm")
     given = DeployArguments(
-        upstream=f"http://127.0.0.1:{port}/llm/v1", options={"journal": "off", "model": "small"}, max_replicas=2, cpus=0.5
+        upstream=f"http://127.0.0.1:{port}/llm/v1",
+        options={"journal": "off", "model": "small"},
+        max_replicas=2,
+        cpus=0.5,
     )
     serve.run(app(given), name="plait", route_prefix="/")
     sys.stdout.write(json.dumps(asyncio.run(main(f"http://127.0.0.1:{port}"))) + "\n")

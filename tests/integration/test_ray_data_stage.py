@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ray.data.checkpoint", reason="this Ray has no checkpoints of pipelines: pip install 'plait[ray-data]'")
+pytest.importorskip(
+    "ray.data.checkpoint", reason="this Ray has no checkpoints of pipelines: pip install 'plait[ray-data]'"
+)
 ROWS, BATCH = 400, 8
 
 

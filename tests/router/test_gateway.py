@@ -189,7 +189,13 @@ def test_a_hostile_prompt_is_placed_as_text_or_as_nothing(body: bytes) -> None:
 async def test_kv_events_of_the_upstreams_replace_the_guess_and_a_gap_or_another_format_empties() -> None:
     msgspec, zmq = pytest.importorskip("msgspec"), pytest.importorskip("zmq")
     ids = list(range(320))
-    stored = {"type": "BlockStored", "parent_block_hash": None, "block_size": 16, "block_hashes": [*range(20)], "token_ids": ids}
+    stored = {
+        "type": "BlockStored",
+        "parent_block_hash": None,
+        "block_size": 16,
+        "block_hashes": [*range(20)],
+        "token_ids": ids,
+    }
     with zmq.Context() as context, context.socket(zmq.PUB) as here, context.socket(zmq.PUB) as there:
         ports = [socket.bind_to_random_port("tcp://127.0.0.1") for socket in (here, there)]
         router = Router(["http://a/v1", "http://b/v1"])

@@ -142,8 +142,11 @@ def prime_rl_samples(trace: Any) -> list[Any]:
         assert not lacking, f"prime-rl {PRIME_RL[:8]} reads {lacking}"
         assert len(branch.token_ids) == len(branch.sampled_mask) == len(branch.logprobs) == 2 * len(branch.nodes)
     if (source := os.environ.get("PRIME_RL_SOURCE")) is None:
-        drawn = [sum((node.mask for node in branch.nodes), []) for branch in trace.branches]
-        return [SimpleNamespace(token_ids=each.token_ids, mask=mask) for each, mask in zip(trace.branches, drawn, strict=True)]
+        drawn = [[each for node in branch.nodes for each in node.mask] for branch in trace.branches]
+        return [
+            SimpleNamespace(token_ids=each.token_ids, mask=mask)
+            for each, mask in zip(trace.branches, drawn, strict=True)
+        ]
     logger = ModuleType("prime_rl.utils.logger")
     logger.__dict__["get_logger"] = lambda: logging.getLogger("prime_rl")
     for name in ("prime_rl", "prime_rl.utils", "prime_rl.transports"):

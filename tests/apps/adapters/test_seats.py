@@ -156,7 +156,9 @@ async def test_tools_of_verl_and_of_plait_are_called_in_one_rollout(verl: Any, t
             return [*self.tokenizer.encode(said, add_special_tokens=False), self.tokenizer.eos_token_id]
 
     file = tmp_path / "tools.py"
-    file.write_text("from plait import tool\n\n@tool\ndef count(text: str) -> int:\n    'Count letters.'\n    return len(text)")
+    file.write_text(
+        "from plait import tool\n\n@tool\ndef count(text: str) -> int:\n    'Count letters.'\n    return len(text)"
+    )
     server = Both(tokenizer)
     output = await rolled(verl, server, planner="react", tools=tools(), options={"tools": str(file)})
     last = tokenizer.decode(server.asked[-1]["prompt"], skip_special_tokens=False)

@@ -1,4 +1,4 @@
-"""GRPO steps of threads by verl's own training worker, on the CPU: verl 0.9 has no such platform, and lets one register.
+"""GRPO steps of threads by verl's own training worker, on the CPU: verl 0.9 has no such platform but lets one register.
 
 python verl_step.py STEPS
 
@@ -46,7 +46,8 @@ def register_cpu() -> None:
         "get_device_capability": (None, None),
     }  # fmt: skip
     for name in PlatformBase.__abstractmethods__ - set(vars(Cpu)):
-        setattr(Cpu, name, lambda self, *_, value=constants.get(name), **__: value)
+        value = constants.get(name)
+        setattr(Cpu, name, lambda self, *_, value=value, **__: value)
     Cpu.__abstractmethods__ = frozenset()
     for name in ("max_memory_allocated", "max_memory_reserved"):
         setattr(torch.cpu, name, lambda *_: 0)
@@ -223,8 +224,13 @@ def train_step(worker: Any, rows: dict[str, dict[str, Any]]) -> dict[str, float]
 
     def surrogate() -> float:
         """Return GRPO's loss of the batch by the weights that are there now."""
-        ratios = [torch.exp(new - row["old_log_probs"]) for new, row in zip(log_probs().unbind(), rows.values(), strict=True)]
-        every = [-(ratio * row["advantages"])[row["response_mask"].bool()] for ratio, row in zip(ratios, rows.values(), strict=True)]
+        ratios = [
+            torch.exp(new - row["old_log_probs"]) for new, row in zip(log_probs().unbind(), rows.values(), strict=True)
+        ]
+        every = [
+            -(ratio * row["advantages"])[row["response_mask"].bool()]
+            for ratio, row in zip(ratios, rows.values(), strict=True)
+        ]
         return float(torch.cat(every).mean())
 
     before = surrogate()
@@ -263,7 +269,6 @@ def main(steps: int) -> list[dict[str, float]]:
 
             asyncio.run(roll_out())
             found.append(train_step(worker, rows))
-            print(found[-1], file=sys.stderr)
     return found
 
 

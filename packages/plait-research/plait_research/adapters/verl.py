@@ -52,8 +52,8 @@ class PlaitAgentLoop(AgentLoopBase):
         options: Mapping[str, Any] = {}, **kwargs: Any,
     ) -> None:  # fmt: skip
         """`request`: fields of a `Request`. `options`: fields of a configuration, such as `tools`, a file of plait's
-        tools that plans may call beside verl's. `seed`: each call gets a seed derived from it, the prompt's index, the step
-        and the number of the rollout, which needs vLLM."""
+        tools that plans may call beside verl's. `seed`: each call gets a seed derived from it, the prompt's index, the
+        step and the number of the rollout, which needs vLLM."""
         super().__init__(*args, **kwargs)
         self._request, self._seed, self._tools = dict(request), seed, tools.tools if tools else []
         self._options = dict(options)

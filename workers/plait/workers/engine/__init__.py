@@ -80,9 +80,9 @@ class Engine(CallbackWorker):
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
         self._folder: SocketFolder
-        self._inbox: Inbox[EngineRequest | tuple[Callable[[Core], object], Future[object]] | WorkerLost | str | None] = (
-            Inbox()
-        )
+        self._inbox: Inbox[
+            EngineRequest | tuple[Callable[[Core], object], Future[object]] | WorkerLost | str | None
+        ] = Inbox()
         self._thread: threading.Thread | None = None
         self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
