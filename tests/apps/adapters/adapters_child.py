@@ -125,9 +125,14 @@ def ag_ui() -> None:
 
 PRIME_RL = "559b44772e471d1538537b8805cc77f3824a5e64"
 """The commit of prime-rl that the facts below are of (2026-08-21)."""
-READ = ("token_ids", "sampled_mask", "logprobs", "nodes", "multi_modal_data", "routed_experts", "reference_logprobs",
-        "advantages")  # fmt: skip
-"""What prime-rl reads of a trace's branch to make a `TrainingSample`."""
+READ = ("token_ids", "sampled_mask", "logprobs", "nodes", "routed_experts", "reference_logprobs", "advantages")
+"""What prime-rl reads of a trace's branch to make a `TrainingSample`, and verifiers 0.4.0 has. It reads
+`multi_modal_data` too, of the verifiers that it pins."""
+
+ROLLOUTS = {
+    "prime_rl.transports.rollouts.types": "transports/rollouts/types.py",
+    "trajectories": "orchestrator/trajectories.py",
+}
 
 
 def prime_rl_samples(trace: Any) -> list[Any]:
@@ -152,14 +157,13 @@ def prime_rl_samples(trace: Any) -> list[Any]:
     for name in ("prime_rl", "prime_rl.utils", "prime_rl.transports"):
         sys.modules[name] = ModuleType(name)
     sys.modules["prime_rl.utils.logger"] = logger
-    for name, file in (("prime_rl.transports.rollouts.types", "transports/rollouts/types.py"),
-                       ("trajectories", "orchestrator/trajectories.py")):  # fmt: skip
+    for name, file in ROLLOUTS.items():
         spec = importlib.util.spec_from_file_location(name, Path(source) / "src/prime_rl" / file)
         assert spec is not None and spec.loader is not None
-        sys.modules[name] = sys.modules["prime_rl.transports.rollouts"] = importlib.util.module_from_spec(spec)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
-        if name.endswith("types"):
-            sys.modules["prime_rl.transports.rollouts"] = sys.modules[name]
+        sys.modules.setdefault("prime_rl.transports.rollouts", sys.modules[name])
+    type(trace.branches[0]).multi_modal_data = None
     samples = sys.modules["trajectories"].trace_to_samples(trace)
     assert all(len(each.token_ids) == len(each.mask) == len(each.logprobs) for each in samples)
     return samples

@@ -19,6 +19,7 @@ from plait.core.request import Request
 from plait.core.tools.tool import Tool
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import Config
 from plait.runtime.runlog import RunLog
 
 from ..workers.token_client import TokenClient
@@ -287,7 +288,8 @@ async def roll_out(
     Raises the last error of the servers if there was one, and `PlannerError` if the run made no model call.
     """
     log = RunLog(keep="attempts")
-    orchestrator = AsyncOrchestrator(workers=[worker], tools=tools, **{"journal": "off", **options})
+    config = Config.load(**{"journal": "off", **options})
+    orchestrator = AsyncOrchestrator(workers=[worker], tools=tools, config=config)
     orchestrator.watch(log.take)
     async with orchestrator:
         answer = await orchestrator.run(**request)
