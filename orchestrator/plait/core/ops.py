@@ -239,7 +239,7 @@ class ModelCall(Frozen):
     tool_choice: str = Field(default="required", max_length=64, exclude_if="required".__eq__)
     """`auto`: the model may call one of `tools`. `required`: the model must call one. A name: the model must call this
     function. `none`: the model only reads them, as calls before did, so that its prompt's beginning is cached. A server
-    gets the field; an engine in this process enforces it, except `none`."""
+    gets the field; an engine in this process enforces it."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=bool)
     """Whether one turn may make several calls."""
     if TYPE_CHECKING:  # the validators accept more types than the fields hold
@@ -374,16 +374,6 @@ class Join(Frozen):
     done (`all` needs every branch, `quorum` its number, `best-effort` one, `any-end` none)."""
     early: bool = False
     """Close as soon as the merge's verdict is certain, and cancel the branches still running."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _under_old_names(cls, given: object) -> object:
-        """Take the fields of plans and journals that were written before `tolerate` became `on_failure`."""
-        if not isinstance(given, dict) or "tolerate" not in given:
-            return cast(object, given)
-        from .renamed import current  # for old journals only
-
-        return current(cast("dict[str, object]", given), cls.model_fields)
 
     @model_validator(mode="after")
     def _quorum_given(self) -> Join:
