@@ -13,7 +13,7 @@ from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
-import ray_data_stage  # noqa: E402
+import ray_data_stage  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 
 class Noted(ray_data_stage.Votes):

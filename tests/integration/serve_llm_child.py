@@ -23,7 +23,7 @@ from ray.serve.llm import LLMConfig, build_openai_app
 from plait_server.ray_serve import DeployArguments, app
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-from router_in_ray_serve import PrefixRouter
+from router_in_ray_serve import PrefixRouter  # pyright: ignore[reportMissingImports]
 
 SMALL: dict[str, Any] = {"object_store_memory": 100 << 20}
 ROUTING = RequestRouterConfig(request_router_class=PrefixRouter)  # pyright: ignore[reportArgumentType]
