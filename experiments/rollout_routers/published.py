@@ -16,7 +16,7 @@ Publish = Callable[[int, list[dict[str, Any]], Sequence[int]], None]
 
 
 class _Blocks(OrderedDict[Key, int]):
-    """The blocks of a cache; takes note of which come and go."""
+    """The blocks of a cache; records those that come and those that go."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ class Gateway:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)  # a server closes idle connections after 5 s
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as self._client:
             tasks = [asyncio.create_task(self._check(url)) for url in self._upstreams]
-            tasks += [asyncio.create_task(self._follow(*each)) for each in self._events.items()]
+            tasks += [asyncio.create_task(self._follow(*source)) for source in self._events.items()]
             yield
             for task in tasks:
                 task.cancel()
