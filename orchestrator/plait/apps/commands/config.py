@@ -19,8 +19,6 @@ from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
 
 def show(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file, TOML.")] = None,
@@ -91,4 +89,4 @@ def _seconds(text: str) -> float:
     matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
     if matched is None:
         raise UsageError(f"--older-than {text!r} is not a length of time: write 90m, 12h, 30d or 4w")
-    return float(matched[1]) * _UNITS[matched[2]]
+    return float(matched[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[matched[2]]
