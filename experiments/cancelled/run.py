@@ -318,7 +318,6 @@ server has written the last token of the fifth equal answer.
 - `sample` waits for all its samples by default, each at most 512 tokens long, as a client by hand does that gathers
   them. With `early=true` or the policy `consensus` the rest stop as soon as they cannot change the verdict.
 - A token limit stops later than the other events: a worker reports every 16 tokens of each sample.
-
 """
 HEAD = """
 | what happens | who stands before the server | tokens afterwards: median (lowest–highest) | requests |
