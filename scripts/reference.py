@@ -391,10 +391,9 @@ def _fidelity() -> str:
     from plait.apps.commands.plugins import fidelities, not_built
     from plait.runtime.plugins.loader import Plugins
 
-    plugins = Plugins()
-    methods = [row for kind in KINDS for row in fidelities(plugins, kind)]
-    files = {path.stem: path.read_text(encoding="utf-8") for path in ORACLES.glob("*.jsonl")}
-    heads = {name: json.loads(text.partition("\n")[0]) for name, text in files.items()}
+    methods = [row for kind in KINDS for row in fidelities(Plugins(), kind)]
+    texts = ((path.stem, path.read_text(encoding="utf-8")) for path in ORACLES.glob("*.jsonl"))
+    heads = {name: json.loads(text.partition("\n")[0]) for name, text in texts}
     oracles = [
         (
             f"`{name}`",
@@ -417,14 +416,11 @@ def _fidelity() -> str:
         )
         for row in methods
     ]
-    others = [
-        (f"[{row['paper']}](https://arxiv.org/abs/{row['paper']})", row["name"], row["instead"]) for row in not_built()
-    ]
     return (
         FIDELITY
         + _table(("method", "kind", "paper", "", "what differs", "held by"), rows)
         + "\n## Other papers, and what plait has in their place\n\n"
-        + _table(("paper", "name", "in its place"), others)
+        + _table(("paper", "name", "in its place"), [tuple(row.values()) for row in not_built()])
         + ORACLES_INTRO
         + _table(("oracle", "repository", "function", "licence", "cases", "differ"), oracles)
         + NOT_HELD
