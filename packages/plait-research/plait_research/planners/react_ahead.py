@@ -126,26 +126,25 @@ class ReactAhead(LearningPlanner, React):
         assert isinstance(ledger, EarlyLedger)
         ledger.drop_stale(ctx)
         if not last and self.patterns:
-            self._start_calls(ctx, ledger)
+            for call in self.likely_calls(ctx, ledger)[: max(0, self.max_wasted - ledger.wasted)]:
+                ledger.start(ctx, call)
         turn = await super().run_turn(ctx, before, ledger, messages, prompt, last)
         asked = [call.key for call, fate in ledger.calls(turn.value) if fate == "same" and call.key in ledger.early]
         await ctx.gather(*(ledger.early[key] for key in asked), return_exceptions=True)
         ledger.settle(ctx, asked)
         return turn
 
-    def _start_calls(self, ctx: Context, ledger: EarlyLedger) -> None:
+    def likely_calls(self, ctx: Context, ledger: EarlyLedger) -> list[SeenCall]:
+        """Return the calls that may be made ahead of the next turn, the most likely first."""
         free = {tool.name for tool in ctx.brief.tools if not (tool.side_effects or tool.approve)}
         turns = [
             [SeenCall(call.name, call.arguments, outcome.text, outcome.ok) for call, outcome in turn]
             for turn in ledger.history
         ]
-        usable = (
-            pattern for pattern in self.patterns if pattern.probability >= self.threshold and pattern.tool in free
-        )
+        usable = [each for each in self.patterns if each.tool in free and each.probability >= self.threshold]
         likely = predict_calls(usable, turns, ctx.brief.request.text)
-        fresh = sorted((-p, key) for key, (p, _) in likely.items() if key not in ledger.results)
-        for _, key in fresh[: min(self.max_ahead, self.max_wasted - ledger.wasted)]:
-            ledger.start(ctx, likely[key][1])
+        fresh = [(-p, key, call) for key, (p, call) in likely.items() if key not in ledger.results]
+        return [call for _, _, call in sorted(fresh, key=lambda each: each[:2])][: self.max_ahead]
 
     @classmethod
     def measure(cls, steps: Sequence[StepRecord], data: JsonValue) -> JsonValue:
