@@ -1,4 +1,4 @@
-"""Agents that read one another: a debate, layers with what each round changed, a common log, drafts. Needs no model."""
+"""Agents that read one another: a debate, and layers with what each round changed. Needs no model."""
 
 from __future__ import annotations
 
@@ -21,22 +21,11 @@ def main() -> None:
         print(f"{planner}: {answer.answer}, {answer.total_tokens} tokens ({answer.why})")
     with Orchestrator(workers=[Scripted([Reply(text="answer: 42")])]) as plait:
         print(plait.run("What is 6 times 7?", planner="debate").why)
-    model = Scripted(
-        [
-            Reply(when="2 x 3 is 6.*3 x 4 is 12.*:.*$", text="answer: 72"),
-            Reply(when="worker-1 \\[1\\]:.*$", text="I take: the left half. 2 x 3 is 6."),
-            Reply(when="worker-2 \\[1\\]:.*$", text="I take: the right half. 3 x 4 is 12."),
-        ]
-    )
-    with Orchestrator(workers=[model]) as plait:
-        answer = plait.run("What is (2 x 3) x (3 x 4)?", planner="blackboard")
-    print(f"blackboard: {answer.answer} ({answer.why})")
 
 
 if __name__ == "__main__":
     main()
 
 # prints "debate: 42"
-# prints "blackboard: 72 (found by worker-"
 # prints "round 2: 2 changed, 2 to right, 0 to wrong"
 # prints "one round"

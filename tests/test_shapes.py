@@ -111,7 +111,6 @@ LARGER: dict[str, int] = {
     "plait.planners.tools.workflow.plan._node": 17,
     "plait.planners.tools.workflow.plan.apply_repair": 18,
     "plait.policies.merge.values.Splice.merge": 20,
-    "plait.policies.schedule.placement.Gang.place": 16,
     "plait_research.planners.route.ways": 22,
     "plait_research.policies.search.leaf_sampling.select_by_program": 21,
     "plait_research.policies.search.leaf_sampling.Ets.select_leaves": 22,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import inspect
 import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import pytest
 
 from plait.apps.main import build
 from plait.core import vocabulary
 from plait.core.call_config import CallConfig
-from plait.core.errors import FieldError, PlaitError
-from plait.core.ops import Plugin
-from plait.core.renamed import tables
+from plait.core.errors import FieldError
 from plait.runtime.plugins.loader import PluginKind, Plugins
 from plait_research.planners.teams import Debate
 
@@ -117,27 +114,6 @@ def test_options_of_workers_have_one_type() -> None:
         types[option]["a planner"] = shared(option)[0]
     differ = {option: uses for option, uses in types.items() if len(set(uses.values())) > 1}
     assert differ.keys() == WORKERS.keys(), differ
-
-
-@pytest.mark.parametrize(
-    ("plugin", "old", "new"),
-    [(plugin, *names) for plugin, table in tables().plugins.items() for names in table.items()],
-)
-def test_an_old_name_is_taken_with_a_warning(plugin: str, old: str, new: str) -> None:
-    kind, name = plugin.split()
-    made = Plugins().class_of(cast(PluginKind, kind), name)
-    assert new in (inspect.signature(made).parameters if kind == "worker" else made.model_fields)
-    with (
-        pytest.warns(DeprecationWarning, match=f"`{old}` is deprecated.*write `{new}`"),
-        contextlib.suppress(PlaitError),
-    ):
-        _made(cast(PluginKind, kind), Plugin(name=name, options={old: 1}))  # 1 may be no value for it
-
-
-def _made(kind: PluginKind, spec: Plugin) -> object:
-    if kind == "task":
-        return Plugins().task(spec, "1")
-    return Plugins().worker(spec.name, **spec.options) if kind == "worker" else Plugins().create(kind, spec)
 
 
 def test_a_bound_of_a_planner_stands_beside_that_of_the_word() -> None:

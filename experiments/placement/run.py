@@ -3,8 +3,8 @@
 Placement and hedging on simulated engines: no model, no wall clock, the same figures on any machine.
 
 Prompt tokens that engines computed ÷ unique tokens of the run's trie of contexts (1.00: nothing was read twice), with
-`affinity` and with `random` placement; seconds of one wide fan-out under `gang`; the p99 of votes with one of four
-engines at a quarter of its speed, with and without `hedge`. The policies are the very ones that a real cluster runs.
+`affinity` and with `random` placement; the p99 of votes with one of four engines at a quarter of its speed,
+with and without `hedge`. The policies are the very ones that a real cluster runs.
 """
 
 from __future__ import annotations
@@ -137,24 +137,6 @@ def placing() -> list[Row]:
     return rows
 
 
-def gangs() -> list[Row]:
-    """Return the seconds of 64 threads after one parent on 16 engines: on as many as `gang` chooses, one, or all."""
-    rows: list[Row] = []
-    for tokens in (PROMPT, 10 * PROMPT):
-        names = [f"s{i}" for i in range(64)]
-        children = [think(name, Text(text=words(name, HEADER)), after="parent") for name in names]
-        plan = _joined([think("parent", Text(text=words("one", tokens))), *children], names)
-        alone = Plugin(name="affinity", options={"slack": 64})
-        gang, one, every = (run_on(plan, 16, policy) for policy in ("gang", alone, "least-loaded"))
-        used = len({span.host for span in gang.spans})
-        ours = f"gang {gang.makespan:.2f} s on {used} engines, computed ÷ unique {ratio(gang):.2f}"
-        base = f"all on one {one.makespan:.2f} s, {ratio(one):.2f}; on all {every.makespan:.2f} s, {ratio(every):.2f}"
-        best = min(one.makespan, every.makespan)
-        what = f"64 threads of a parent of {tokens:,} tokens, 16 engines"
-        rows.append(Row(what, ours, base, f"{gang.makespan / best:.2f}", "≤ 1.05 of the better"))
-    return rows
-
-
 def hedging() -> list[Row]:
     """Return the p99 of votes of 8 that come ten a second to four engines, one of them at a quarter of its speed."""
     rows: list[Row] = []
@@ -172,4 +154,4 @@ def hedging() -> list[Row]:
 
 async def run() -> list[Row]:
     """Simulate and return the table's rows."""
-    return [*placing(), *gangs(), *hedging()]
+    return [*placing(), *hedging()]

@@ -18,7 +18,7 @@ from .._tools.measure import Row, spread
 from .._tools.reuse import BLOCK, WORKLOADS, measured
 
 RUNS, ROUNDS = 24, 3
-PLACED = (["affinity"], ["gang"], ["random"])
+PLACED = (["affinity"], ["random"])
 
 
 async def run() -> list[Row]:

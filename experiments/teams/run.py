@@ -1,7 +1,6 @@
 """Are teams better than plain votes at as many tokens? With scripted agents.
 
-Teams against what they cost: debate and layers against plain votes at as many tokens, and a blackboard against one
-worker alone, all with scripted agents.
+Teams against what they cost: debate and layers against plain votes at as many tokens, with scripted agents.
 
 An agent is right at first with probability p. When it has read the others, it takes the majority of all answers with
 probability 0.9 and else keeps its own (conformity, as agents of one model show). Then three agents decide as the
@@ -9,15 +8,10 @@ majority of three first answers would, p³ + 3p²(1 − p), and rounds win nothi
 its ties go to the first answer, so it is right as often as a vote over five. In layers (three, of three answers) each
 answer and the last call read those of the layer before in the same way; the vote has as many answers as layers
 had calls on average, and one more if that is even.
-
-On the blackboard 12 items are to be done, an item a step. A worker does one that the log does not have. With claims it
-writes down which one it takes next, and leaves those that others have taken; without, two may choose the same. Steps
-are equally long, or uneven: of a fifth to nine fifths of that.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from random import Random
 
@@ -28,7 +22,7 @@ from plait.core.ops import ModelCall, Text
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.planners.votes.sample import Sample
-from plait_research.planners.teams import Blackboard, Debate, Layers
+from plait_research.planners.teams import Debate, Layers
 from plait_research.simulation.latency import Host
 from plait_research.simulation.simulator import simulate
 
@@ -87,7 +81,7 @@ async def run() -> list[Row]:
                 f"{ours - voted:+.3f}",
             )
         )
-    return [*rows, *layers(), *blackboards()]
+    return [*rows, *layers()]
 
 
 def layers() -> list[Row]:
@@ -107,72 +101,4 @@ def layers() -> list[Row]:
                 f"{ours - voted:+.3f} ± {error:.3f}",
             )
         )
-    return rows
-
-
-ITEMS, STEP, BOARDS = 12, 40, 100
-"""Items of a question, tokens of one, and questions."""
-_ENTRY = re.compile(r"\*\*worker-(\d+) \[\d+\]:\*\*")
-
-
-def workers(claims: bool, uneven: bool, rng: Random, done: list[int]) -> Callable[[Job, Random], Result]:
-    """Return the texts of the workers of one blackboard; `done` takes the items that they do."""
-
-    def outcome(job: Job, rest: Random) -> Result:
-        assert isinstance(job.op, ModelCall)
-        usage = Usage(completion=rng.randint(STEP // 5, STEP * 9 // 5) if uneven else STEP)
-        prompt = "".join(each.text for each in job.op.prompt if isinstance(each, Text))
-        pieces = _ENTRY.split(prompt)[1:]
-        owners: dict[int, str] = {}
-        for owner, text in zip(pieces[::2], pieces[1::2], strict=True):
-            for item in re.findall(r"I take: item (\d+)", text):
-                owners.setdefault(int(item), owner)
-        seen = {int(item) for item in re.findall(r"did item (\d+)", prompt)}
-        left = [item for item in range(ITEMS) if item not in seen]
-        if not left:
-            return Result(value=" answer: all", usage=usage)
-        me = pieces[-2] if pieces else "1"
-        mine = [item for item in left if owners.get(item) == me]
-        free = [item for item in left if item not in owners]
-        item = mine[0] if mine else rng.choice(free or left)
-        done.append(item)
-        others = [each for each in free if each != item]
-        claim = f"\nI take: item {rng.choice(others)}" if claims and others else ""
-        return Result(value=f" did item {item}{claim}", usage=usage)
-
-    return outcome
-
-
-def board(count: int, claims: bool, lag: int, uneven: bool = False) -> tuple[float, float, float]:
-    """Return the seconds, the tokens, and the items done twice, on average."""
-    seconds = tokens = twice = 0.0
-    for seed in range(BOARDS):
-        done: list[int] = []
-        planner = Blackboard(n=count, rounds=3 * ITEMS, step=CallConfig(max_tokens=2 * STEP), depth=lag)
-        hosts = [Host("host", decode_rate=STEP / 1.0, prefill_rate=1e9)]
-        outcome = workers(claims, uneven, Random(seed), done)
-        report = simulate(Request(text="Do all items.", seed=seed), planner=planner, hosts=hosts, outcome=outcome)
-        assert report.result is not None and set(done) == set(range(ITEMS)), report.failure
-        seconds, tokens = seconds + report.makespan, tokens + report.usage.completion
-        twice += len(done) - ITEMS
-    return seconds / BOARDS, tokens / BOARDS, twice / BOARDS
-
-
-def blackboards() -> list[Row]:
-    """Return a row for each number of workers and kind of steps, with and without claims, against one worker."""
-    rows: list[Row] = []
-    for steps, uneven, both in (("equal", False, (True, False)), ("uneven", True, (True,))):
-        alone, spent, _ = board(1, claims=False, lag=0, uneven=uneven)
-        for count in (2, 3, 4):
-            for claims, lag in ((claims, lag) for claims in both for lag in (0, 1)):
-                seconds, tokens, twice = board(count, claims, lag, uneven)
-                said = f"{count} workers, {steps} steps, {'claims' if claims else 'no claims'}, lag {lag}"
-                rows.append(
-                    Row(
-                        f"blackboard, {said}: times as fast",
-                        f"{seconds:.1f} s, {tokens:.0f} tokens, {twice:.1f} items twice",
-                        f"one worker {alone:.1f} s, {spent:.0f} tokens",
-                        f"{alone / seconds:.2f}",
-                    )
-                )
     return rows

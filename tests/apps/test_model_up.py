@@ -69,11 +69,11 @@ def test_what_is_joined_has_the_address_the_key_and_the_slots(engine):
 
 
 def test_the_list_tells_no_key(plait, engine):
-    for words in (["model", "list"], ["model", "list", "--json"]):
+    for words in (["plugins", "model"], ["plugins", "model", "--json"]):
         done = plait(*words)
         assert "q" in done.out
         assert engine.key not in done.out + done.err
-    assert f"q; an engine is up (process {engine.pid}, 4 slots, {engine.url})" in plait("model", "list").out
+    assert f"q; an engine is up (process {engine.pid}, 4 slots, {engine.url})" in plait("plugins", "model").out
 
 
 def test_the_file_is_for_its_user_alone(engine):

@@ -42,7 +42,6 @@ ASKS_ITS_OWN = {
     "plait doctor",  # eight tokens, to see that there are some
     "plait model up",  # asks nothing
     "plait simulate calibrate",  # answers of known lengths
-    "plait simulate tune",  # figures of requests that it makes itself
     "plait simulate simulate",  # no model
     "plait runs resume",  # what was asked stands in the journal
 }

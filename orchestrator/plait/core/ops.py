@@ -375,16 +375,6 @@ class Join(Frozen):
     early: bool = False
     """Close as soon as the merge's verdict is certain, and cancel the branches still running."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _under_old_names(cls, given: object) -> object:
-        """Take the fields of plans and journals that were written before `tolerate` became `on_failure`."""
-        if not isinstance(given, dict) or "tolerate" not in given:
-            return cast(object, given)
-        from .renamed import current  # for old journals only
-
-        return current(cast("dict[str, object]", given), cls.model_fields)
-
     @model_validator(mode="after")
     def _quorum_given(self) -> Join:
         if (self.on_failure == "quorum") != (self.quorum is not None):

@@ -18,7 +18,6 @@ from .errors import FieldError, FlowError
 from .interfaces import PlanningContext
 from .ops import Function, Join, ModelCall, Part, Plugin, Ref, Text, Tokens
 from .plan import Plan, Step
-from .renamed import accept
 from .result import Result
 from .sampling import Sampling, StructuredOutput, Thinking, resolve
 from .task import Task
@@ -215,7 +214,6 @@ def _build_call(
     return _STEP(name=name, op=op, **step)
 
 
-@accept(tolerate="allow_failure")
 def pass_through(
     name: str, branch: str, note: str = "", *, expands: bool = False, allow_failure: bool = False, role: str = ""
 ) -> Step:

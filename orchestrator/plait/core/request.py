@@ -210,7 +210,7 @@ class Request(Frozen):
     def of(cls, fields: Mapping[str, object], hand_over: HandOver | None = None) -> Self:
         """Return the request for some fields; `hand_over` registers plugins given as objects. Raises `UsageError`."""
         try:
-            return cls.model_validate(_under_new_names(cls, fields, cls.__name__), context=hand_over)
+            return cls.model_validate(dict(fields), context=hand_over)
         except ValidationError as error:
             raise FieldError(complaints(cls, error)) from None
         except RecursionError:
@@ -220,7 +220,6 @@ class Request(Frozen):
         """Return the request with some fields replaced. Raises `UsageError`."""
         if not fields:
             return self
-        fields = _under_new_names(type(self), fields, type(self).__name__)
         kept = {name: getattr(self, name) for name in self.model_fields_set if name not in fields}
         if "messages" in fields and "text" not in fields:
             kept.pop("text", None)  # it was the last of the messages before
@@ -235,7 +234,6 @@ class Request(Frozen):
             return given
         fields = {str(name): value for name, value in cast("Mapping[object, object]", given).items()
                   if value is not None}  # fmt: skip
-        fields = _under_new_names(cls, fields)  # a journal's may be old
         for name in fields:
             if name in Generation.model_fields and name not in cls.model_fields:
                 written = reprlib.repr(fields[name])
@@ -257,14 +255,6 @@ class Request(Frozen):
         except FieldError as error:  # their own texts name the message or the limit
             raise UsageError(str(error), error.param) from None
         return fields
-
-
-def _under_new_names(cls: type[Request], fields: Mapping[str, object], subject: str = "") -> dict[str, object]:
-    if fields.keys() <= cls.model_fields.keys():
-        return dict(fields)
-    from .renamed import current  # for fields under old names only
-
-    return current(fields, cls.model_fields, subject)
 
 
 def _conversation(text: str, messages: object) -> dict[str, object]:

@@ -65,10 +65,6 @@ class _FieldErrors(type(BaseModel)):
     if not TYPE_CHECKING:  # a type checker looks at the fields
 
         def __call__(cls, *args: object, **fields: object) -> object:
-            if not fields.keys() <= cls.__pydantic_fields__.keys():
-                from .renamed import current  # an unknown field may have its old name
-
-                fields = current(fields, cls.model_fields, cls.__name__)
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:

@@ -292,11 +292,6 @@ class Siblings(Protocol):
         """Attempts that are not over, by worker."""
         ...
 
-    @property
-    def finished(self) -> Sequence[AttemptEnd]:
-        """Seconds, tokens and workers of those that ended in a value, the first to end first."""
-        ...
-
 
 class WorkerView(Protocol):
     """One worker, read-only."""
@@ -403,10 +398,6 @@ class View(Protocol):
     def idlest(self, step: StepView) -> WorkerView | None:
         """Return the worker that a step goes to if no policy says otherwise: of those that serve it and have a free
         slot the one with the fewest attempts; `None` if none has."""
-        ...
-
-    def serving(self, step: StepView) -> int:
-        """Return the number of workers that serve a step's kind and model, free slot or not."""
         ...
 
     def cached(self, step: StepView) -> Mapping[str, int]:

@@ -10,7 +10,6 @@ from ..core.causes import Cause
 from ..core.events import NO_USAGE, Cancel, Dispatch, Job, WorkerUp
 from ..core.ops import ModelCall, ToolCall
 from ..core.result import UNKNOWN, Result, Sources, Usage
-from ..core.view import AttemptEnd
 from . import budgets, prefix_groups, prompt_sizes
 from .action_builder import resolve
 from .backlog import Backlog
@@ -213,14 +212,11 @@ class Slots:
             sources = result.usage.sources + _BY_IDS
             usage = result.usage.model_copy(update={"completion": result.usage.completion + reused, "sources": sources})
             result = result.model_copy(update={"usage": usage})
-        if node.place.prefix_group is not None:
-            ended = AttemptEnd(self._records.now - attempt.started, result.usage.completion, attempt.worker.name)
-            node.place.prefix_group.finished.append(ended)
-            if node.step.op.kind == "think":
-                worker = attempt.worker
-                # Attempts on the worker, averaged over start and end (this one has left, hence + 1). Resumed tokens
-                # took no decoding time.
-                worker.speed.add((attempt.beside + worker.running + 1) / 2, ended.seconds, ended.tokens - reused)
+        if node.place.prefix_group is not None and node.step.op.kind == "think":
+            worker, seconds = attempt.worker, self._records.now - attempt.started
+            # Attempts on the worker, averaged over start and end (this one has left, hence + 1). Resumed tokens took no
+            # decoding time.
+            worker.speed.add((attempt.beside + worker.running + 1) / 2, seconds, result.usage.completion - reused)
         return result
 
     def worker_up(self, event: WorkerUp) -> None:

@@ -68,8 +68,7 @@ class _Lane:
     name: str
     call: bool
     pools: list[_Pool] = field(default_factory=list[_Pool])
-    serving: int = 0
-    """Number of workers that are up and serve it."""
+    """Workers that serve it, in groups that serve the same lanes."""
     expected: bool = False
     """Whether a worker serves it, or will when it is back."""
     heap: list[tuple[int, float, int, Share]] = field(default_factory=list[tuple[int, float, int, Share]])
@@ -166,7 +165,6 @@ class ReadyQueue:
         here = [worker for worker in self.workers.values() if worker.in_lane(lane.name)]
         lane.pools = list(dict.fromkeys(self._pool_of[worker.name] for worker in here))
         lane.expected = any(worker.up or worker.returning for worker in here)
-        lane.serving = sum(worker.up for worker in here)
 
     def _lane(self, name: str) -> _Lane:
         lane = self._lanes.get(name)
@@ -193,10 +191,6 @@ class ReadyQueue:
     def is_active(self, lane: str) -> bool:
         """Return whether a worker that serves a lane runs an attempt."""
         return any(worker.running and worker.up for worker in self.workers.values() if worker.in_lane(lane))
-
-    def serving(self, lane: str) -> int:
-        """Return the number of workers that are up and serve a lane."""
-        return self._lane(lane).serving
 
     def expects(self, lane: str) -> bool:
         """Whether a worker serves a lane, or will when it is back."""

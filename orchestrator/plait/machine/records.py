@@ -25,7 +25,7 @@ from ..core.request import Request
 from ..core.result import Failure, Price, Usage
 from ..core.states import MOVES, NAMES, READY, UNDER_WAY, WAITING, Move, State, describe_move
 from ..core.task import Task
-from ..core.view import AttemptEnd, Branch, StepView
+from ..core.view import Branch, StepView
 from .backlog import Backlog, Series, TalkHistory
 from .run_statistics import (
     Checkpoint,
@@ -526,8 +526,6 @@ class PrefixGroup:
     """Attempts that were dispatched, by worker, in order of the first."""
     live: dict[str, int] = field(default_factory=dict[str, int])
     """Attempts that have not ended, by worker."""
-    finished: list[AttemptEnd] = field(default_factory=list[AttemptEnd])
-    """Attempts that ended with a value, in order."""
     shared: dict[str, int] = field(default_factory=dict[str, int])
     """Tokens of the shared context, by worker with a live attempt."""
     content: tuple[Hashable, bytes] | None = None

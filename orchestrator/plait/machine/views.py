@@ -248,10 +248,6 @@ class GroupView:
     def live(self) -> Mapping[str, int]:
         return MappingProxyType(self._group.live) if self._group is not None else {}
 
-    @property
-    def finished(self) -> Sequence[AttemptEnd]:
-        return tuple(self._group.finished) if self._group is not None else ()
-
 
 class MachineView:
     """`core.view.View` over all records of a machine."""
@@ -274,9 +270,6 @@ class MachineView:
 
     def idlest(self, step: AnyStep) -> WorkerView | None:
         return self._queue.least_loaded(lane_of(step.plan.op))
-
-    def serving(self, step: AnyStep) -> int:
-        return self._queue.serving(lane_of(step.plan.op))
 
     def cached(self, step: AnyStep) -> Mapping[str, int]:
         node = self._records.nodes.get(step.id)

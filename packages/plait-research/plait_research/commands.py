@@ -12,7 +12,6 @@ COMMANDS = {
     },
     "Measure": {
         "simulate": (".simulate", "simulate", "Run a plan in virtual time and compare policies."),
-        "simulate tune": (".tune", "tune", "Choose engines, slots, policy and width for a workload."),
         "simulate calibrate": (".calibrate", "calibrate", "Fit the simulator to a model on this machine."),
     },
     "Research": {

@@ -23,6 +23,13 @@ class TextFormat(ClientObject):
     schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
 
 
+class ContextManagement(ClientObject):
+    """An entry of `context_management`."""
+
+    type: Literal["compaction"]
+    compact_threshold: int = Field(ge=1)
+
+
 class TextConfig(ClientObject):
     """`text` of a response."""
 
@@ -36,7 +43,7 @@ LOGPROBS = "message.output_text.logprobs"
 class ResponseBody(
     body_with(
         "conversation prompt image max_tool_calls user safety_identifier service_tier prompt_cache_key "
-        "prompt_cache_retention prompt_cache_options moderation context_management access_programs "
+        "prompt_cache_retention prompt_cache_options moderation access_programs "
         "background_options truncation"
     )
 ):
@@ -55,6 +62,7 @@ class ResponseBody(
     stream_options: JsonValue = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     reasoning: dict[str, JsonValue] | None = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
 
     _messages: Sequence[Mapping[str, Any]] = PrivateAttr(())
 

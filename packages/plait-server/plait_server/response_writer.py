@@ -19,7 +19,7 @@ class ResponseWriter(StreamWriter):
     """Makes the events of a response, and fills in `response`. Each part is an item of its output."""
 
     def __init__(self, response: Record) -> None:
-        self.response = response
+        self.response, self._first = response, len(response["output"])
         self._number = -1
 
     def begin(self) -> Iterator[Record]:
@@ -27,6 +27,9 @@ class ResponseWriter(StreamWriter):
         yield self._event("created", response=self.response)
         self.response["status"] = "in_progress"
         yield self._event("in_progress", response=self.response)
+        for place, item in enumerate(self.response["output"]):  # a compaction, before the run
+            yield self._event("output_item.added", output_index=place, item=item)
+            yield self._event("output_item.done", output_index=place, item=item)
 
     def add(self, place: int, event: ev.ChoiceEvent) -> Iterator[Record]:
         """Yield the records of an event."""
@@ -34,14 +37,14 @@ class ResponseWriter(StreamWriter):
             case ev.PartBegan(part):
                 item = self._item(part)
                 self.response["output"].append(item)
-                yield self._event("output_item.added", output_index=part.index, item=item)
+                yield self._event("output_item.added", output_index=self._first + part.index, item=item)
                 if isinstance(part, ev.AnswerText):
                     yield self._event("content_part.added", **self._at(part), part=_text(""))
             case ev.PartDelta(part, text):
                 yield from self._grow(part, text)
             case ev.PartEnded(part):
                 yield from self._complete(event)
-                yield self._event("output_item.done", output_index=part.index, item=self._item_of(part))
+                yield self._event("output_item.done", output_index=self._first + part.index, item=self._item_of(part))
             case ev.QuestionAsked(question):
                 question = {"question": question.model_dump(mode="json")}
                 yield self._event("in_progress", response=self.response, plait=question)
@@ -117,10 +120,10 @@ class ResponseWriter(StreamWriter):
                 return {"type": "reasoning", "id": f"rs_{part.id or name}", **fields, **step}
 
     def _item_of(self, part: ev.AnswerPart) -> Record:
-        return self.response["output"][part.index]
+        return self.response["output"][self._first + part.index]
 
     def _at(self, part: ev.AnswerPart) -> Record:
-        at = {"item_id": self._item_of(part)["id"], "output_index": part.index}
+        at = {"item_id": self._item_of(part)["id"], "output_index": self._first + part.index}
         return at if isinstance(part, ev.CallPart) else {**at, "content_index": 0}
 
     def _is_custom(self, call: MessageToolCall) -> bool:

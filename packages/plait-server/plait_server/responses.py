@@ -53,11 +53,16 @@ class ResponsesApi:
         await service.count_request(user)
         if len(conversation) > MAX_MESSAGES:
             raise invalid(f"the conversation has come to {len(conversation)} messages, and {MAX_MESSAGES} are the most")
-        prepared = await apart(body.is_long, body.request_after, conversation, service.strategy(body.model, user))
+        strategy, output = service.strategy(body.model, user), list[dict[str, Any]]()
+        prepared = await apart(body.is_long, body.request_after, conversation, strategy)
+        limit = body.context_management[0].compact_threshold if body.context_management else None
+        if limit and (await input_tokens(service, prepared, user))["input_tokens"] > limit:
+            conversation, *output, _ = await self._compact(request, body, conversation, user)
+            prepared = await apart(body.is_long, body.request_after, [*conversation, *read_items(output)], strategy)
         is_followed = bool(body.stream or body.background)
         live = await service.submit(prepared, body, user, watch=is_followed)
         request.scope["plait.run"], request.scope["plait.ignored"] = live.handle.run, live.ignored
-        response = await apart(body.is_long, _new_response, live, body)
+        response = {**await apart(body.is_long, _new_response, live, body), "output": output}
         stored = StoredResponse(response, user, live, conversation, given, bool(body.background),
                     steps=live.steps, must_call=live.must_call, model=live.model, likeliest=live.likeliest,
                     given_bytes=await apart(body.is_long, size_of, conversation))  # fmt: skip
@@ -82,11 +87,19 @@ class ResponsesApi:
         return JSONResponse({"object": "response.input_tokens", **await input_tokens(self._service, prepared, user)})
 
     async def compact(self, request: Request, user: User) -> Response:
-        """Answer `POST /v1/responses/compact`: a run of its own writes a summary in place of answers and results."""
+        """Answer `POST /v1/responses/compact`."""
         body = await read(request, ResponseBody, self._service.settings)
         body.check()
         conversation, _ = await self._conversation(body, user)
         await self._service.count_request(user)
+        kept, item, response = await self._compact(request, body, conversation, user)
+        output = [_write_message(f"msg_{place}", message) for place, message in enumerate(kept)]
+        return JSONResponse({**response, "object": "response.compaction", "output": [*output, item]})
+
+    async def _compact(
+        self, request: Request, body: ResponseBody, conversation: list[dict[str, Any]], user: User
+    ) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
+        """Return the messages that stay, an item with the summary that a run of its own writes, and its response."""
         asked = ResponseBody(model=body.model, instructions=body.instructions, session_id=body.session_id)
         strategy = ServedStrategy(Plugin(name="single"), (), self._service.strategy(body.model, user).model)
         messages = [*conversation, {"role": "user", "content": _SUMMARY}]
@@ -94,15 +107,14 @@ class ResponsesApi:
         live = await self._service.submit(prepared, asked, user, watch=False)
         request.scope["plait.run"] = live.handle.run
         stored = StoredResponse(_new_response(live, asked), user, live, conversation, [], False)
-        if (answer := await self._whole(request, stored, live)).status_code != 200:  # the client has disconnected
-            return answer
+        if (await self._whole(request, stored, live)).status_code != 200:
+            raise ApiError(499, "The client has disconnected.")
         parts = [part for item in stored.response["output"] if item["type"] == "message" for part in item["content"]]
         if not (text := "".join(part["text"] for part in parts).strip()):
             raise ApiError(502, "The model wrote no summary. Send the request again.", retry=True)
-        kept = [message for message in conversation if message["role"] not in ("assistant", "tool")]
-        output = [_write_message(f"msg_{place}", message) for place, message in enumerate(kept)]
         item = {"type": "compaction", "id": f"cmp_{live.handle.run}", "encrypted_content": SUMMARY_PREFIX + text}
-        return JSONResponse({**stored.response, "object": "response.compaction", "output": [*output, item]})
+        kept = [message for message in conversation if message["role"] not in ("assistant", "tool")]
+        return kept, item, stored.response
 
     async def read(self, request: Request, user: User) -> Response | EventStream:
         """Answer `GET /v1/responses/ID`; with `stream=true` follow it, from `starting_after` on."""
@@ -173,7 +185,8 @@ class ResponsesApi:
         if stored is None or stored.over:
             return
         stored.live = live
-        stored.response.update(output=[], status="in_progress")
+        before = [item for item in stored.response["output"] if item["type"] == "compaction"]  # no part of the run
+        stored.response.update(output=before, status="in_progress")
         live.steps, live.model = stored.steps, stored.model
         await self._store.add(stored)
         self._follow_run(stored, live)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from plait.core.errors import ConfigError
 from plait.core.messages import explain, first_of_each, json_path
-from plait.core.renamed import current
 from plait.core.values import Frozen
 from plait.runtime.client.config import Config, table
 from plait.runtime.client.worker_factory import build_workers, fit_model
@@ -97,13 +96,6 @@ class Tenant(Frozen):
     without cache salts rejects its requests; set `false` if that server isolates its clients itself."""
     admin: bool = False
     """Whether it sees the runs of all tenants, and the metrics."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _under_old_names(cls, given: object) -> object:
-        return (
-            current(cast("dict[str, object]", given), cls.model_fields, "tenant") if isinstance(given, dict) else given
-        )
 
     @field_validator("keys")
     @classmethod

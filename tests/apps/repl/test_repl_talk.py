@@ -171,7 +171,7 @@ def test_an_agent_of_a_file_answers_and_its_call_waits_for_a_yes(talk: Any, tmp_
     assert answers(done) == ["It is booked.", "You said no.", "no clerk"]
 
 
-PLANNERS = ["single", "sample:n=2", "adaptive", "refine", "think_summarize", "debate", "layers", "blackboard", "react",
+PLANNERS = ["single", "sample:n=2", "adaptive", "refine", "think_summarize", "debate", "layers", "react",
             "skeleton", "decompose", "route", "tree", "skeleton_graph", "deepprune"]  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from plait.workers.scripted import Reply
+from plait_server.response_store import StoredResponse
 from plait_server.settings import Tenant
 from plait_server.tenants import hashed, new_key
 
@@ -52,6 +54,61 @@ async def test_a_stored_response_is_compacted(serve):
             await client.responses.retrieve(compacted.id)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_conversation_beyond_the_threshold_is_compacted_first(serve, stream):
+    async with serve(SUMMARY, AFTER, BEFORE) as served:
+        client = served.client()
+        rule = [{"type": "compaction", "compact_threshold": 100}]
+        said = await client.responses.create(model="qwen", input=TALK, context_management=rule, stream=stream)
+        if stream:
+            events = [event async for event in said]
+            assert [event.sequence_number for event in events] == list(range(len(events)))
+            done = [event for event in events if event.type == "response.output_item.done"]
+            assert [(event.output_index, event.item.type) for event in done] == [(0, "compaction"), (1, "message")]
+            said = events[-1].response
+        assert [item.type for item in said.output] == ["compaction", "message"]
+        assert said.output_text == "Under the mat."
+        stored = await client.responses.retrieve(said.id)
+        assert [item.type for item in stored.output] == ["compaction", "message"]
+        following = await client.responses.create(model="qwen", input="Sure?", previous_response_id=said.id)
+        assert following.output_text == "Under the mat."
+
+
+async def test_a_summary_outlives_the_process_of_its_response(serve, monkeypatch):
+    async with serve("fine") as served:
+        api = served.service.on_run_taken_over.__self__
+        user: Any = None
+        output = [{"type": "compaction", "id": "cmp_1"}, {"type": "message", "id": "msg_1"}]
+        stored = StoredResponse({"id": "resp_1", "output": output, "status": "in_progress"}, user, None, [], [], True)
+
+        async def load(name: str, user: Any) -> StoredResponse:
+            return stored
+
+        async def add(response: StoredResponse) -> None:
+            return None
+
+        monkeypatch.setattr(api._store, "load", load)
+        monkeypatch.setattr(api._store, "add", add)
+        monkeypatch.setattr(api, "_follow_run", lambda response, live: None)
+        await api.continue_run(SimpleNamespace(handle=SimpleNamespace(run="1"), user=None))
+        assert stored.response["output"] == output[:1]
+
+
+async def test_a_request_whose_summary_is_empty_is_an_error(serve):
+    async with serve(Reply(when="messages above but", text=" "), BEFORE) as served:
+        rule = [{"type": "compaction", "compact_threshold": 100}]
+        with pytest.raises(openai.InternalServerError, match="no summary"):
+            await served.client().responses.create(model="qwen", input=TALK, context_management=rule)
+
+
+async def test_a_conversation_below_the_threshold_stays(serve):
+    async with serve(SUMMARY, AFTER, BEFORE) as served:
+        rule = [{"type": "compaction", "compact_threshold": 10_000}]
+        said = await served.client().responses.create(model="qwen", input=TALK, context_management=rule)
+        assert [item.type for item in said.output] == ["message"]
+        assert said.output_text == "I do not know."
+
+
 @pytest.mark.parametrize(
     ("path", "body", "error"),
     [
@@ -60,6 +117,13 @@ async def test_a_stored_response_is_compacted(serve):
         ("/compact", {"input": [{"type": "computer_call"}]}, "computer_call"),
         ("/compact", {"input": [{"type": "compaction"}]}, "encrypted_content is missing"),
         ("", {"input": [{"type": "compaction", "encrypted_content": "gAAAA"}]}, "of another server"),
+        ("", {"input": "x", "context_management": [{"type": "compaction"}]}, "compact_threshold"),
+        (
+            "",
+            {"input": "x", "context_management": [{"type": "compaction", "compact_threshold": 0}]},
+            "compact_threshold",
+        ),
+        ("", {"input": "x", "context_management": [{"type": "other", "compact_threshold": 9}]}, "context_management"),
     ],
 )
 async def test_a_body_that_cannot_be_compacted_is_refused(serve, path, body, error):

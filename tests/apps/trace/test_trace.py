@@ -83,22 +83,6 @@ def test_chrome_arrows_go_from_what_was_needed(plait, journal, tmp_path):
     assert any("2" in writer and "3" in reader for writer, reader in pairs)
 
 
-def test_rays_timeline_is_put_beside_it(plait, journal, tmp_path):
-    when = {"ts": time.time() * 1e6, "dur": 5, "ph": "X"}
-    theirs = {"cat": "task", "name": "f", "pid": "node", "tid": "worker:1", **when}
-    timeline = tmp_path / "ray.json"
-    timeline.write_text(json.dumps([theirs]))
-    out = tmp_path / "both.json"
-    plait("runs", "view", "--format", "chrome", journal, "--ray", timeline, "--out", out)
-    events = json.loads(out.read_text())
-    assert theirs in events
-    assert any(event["pid"] == "plait worker scripted" for event in events)
-    timeline.write_text('{"not": "events"}')
-    done = plait("runs", "view", "--format", "chrome", journal, "--ray", timeline)
-    assert done.code == 2
-    assert "is not a timeline" in done.err
-
-
 def test_spans_are_written_one_a_line(plait, journal, tmp_path):
     out = tmp_path / "spans.jsonl"
     done = plait("runs", "view", journal, "--format", "otel", "--out", out, "--json")
@@ -152,7 +136,6 @@ def test_a_run_is_found_by_its_id(plait, script, monkeypatch, tmp_path):
 
 
 def test_options_that_do_not_go_together(plait, journal, tmp_path):
-    assert "--ray goes with --format chrome" in plait("runs", "view", journal, "--format", "json", "--ray", journal).err
     assert "--send goes with --format otel" in plait("runs", "view", "--format", "chrome", journal, "--send").err
     assert "abc does not exist" in plait("runs", "view", "--format", "chrome", "x", "--from", "abc").err
 

@@ -18,20 +18,24 @@ from ...core.messages import did_you_mean
 from ...runtime.plugins.loader import Plugins
 from ..common.options import Json
 from ..common.output import opened
+from ..models.command import print_models
 
 _KINDS = ("planner", "policy", "merge", "search", "scorer", "task", "environment", "worker")
 _PLURALS = {kind: f"{kind}s" for kind in _KINDS} | {"policy": "policies", "search": "searches"}
 
 
 def plugins(
-    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}.")] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(_KINDS)}; or model.")] = None,
     verbose: Annotated[
         bool,
         typer.Option("--verbose", "-v", help="Options of each plugin, and how close it is to the paper it implements."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List planners, policies, merges, searches, scorers, tasks and workers."""
+    """List planners, policies, merges, searches, scorers, tasks and workers; or models that `--model` knows by name."""
+    if kind in ("model", "models"):
+        print_models(as_json)
+        return
     if kind is not None:
         singular = next((one for one, many in _PLURALS.items() if kind in (one, many)), None)
         if singular is None:

@@ -1,10 +1,9 @@
-"""`plait runs show|resume|gc|replay`: running runs, and runs in journals."""
+"""`plait runs show|resume|replay`: running runs, and runs in journals."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from ...runtime.client.config import Config
 from ...runtime.control.socket import Peer
 from ...runtime.control.verbs import VERBS
 from ...runtime.journal.code_trust import refuse_names
-from ...runtime.journal.directory import RunEntry, entries, find, sweep
+from ...runtime.journal.directory import RunEntry, entries, find
 from ...runtime.journal.replay import ReplayReport, replay as replayed
 from ...runtime.journal.resume import Rebuilt, rebuild, settings_of
 from ...runtime.plugins.loader import Plugins
@@ -41,7 +40,6 @@ _REACHING = ("worker", "tools", "mcp", "base_url", "api_key_env")
 """Settings of a run that choose code to run, or where prompts and keys are sent."""
 _OF_THE_REQUEST = ("planner", "policies", "merge", "n", "tokens", "seconds")
 """Settings that a run has in its own request."""
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def show(
@@ -167,28 +165,6 @@ def resume(
         raise typer.Exit(code)
 
 
-def gc(
-    older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="30d", help="Minimum age to delete: 90m, 12h, 30d, 4w.")
-    ] = None,
-    keep: Annotated[int | None, typer.Option(min=0, help="Number of the newest journals to keep.")] = None,
-    interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Include journals with runs that can still be resumed.")
-    ] = False,
-    place: Place = None,
-    as_json: Json = False,
-) -> None:
-    """Delete journals that no process uses: by age, by number, or both."""
-    # Without a bound all would go.
-    if older_than is None and keep is None:
-        raise UsageError("say which journals may go: --older-than 30d, --keep 100, or both")
-    seconds = None if older_than is None else _seconds(older_than)
-    deleted, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
-    with opened(as_json) as output:
-        line = f"{pluralise(len(deleted), 'journal')} deleted, {freed / 1e6:.1f} MB freed"
-        output.report({"deleted": [str(path) for path in deleted], "bytes": freed}, line)
-
-
 async def _resume(config: Config, entry: RunEntry, how: tuple[bool, bool], output: Output, stopper: Stopper) -> Answer:
     """Finish a run. `how`: without any worker of a model, and whatever it began with."""
     alone, force = how
@@ -230,13 +206,6 @@ def _refuse_settings(stored: dict[str, Any], common: Common, entry: RunEntry) ->
 
 def _status(rebuilt: Rebuilt, entry: RunEntry) -> str:
     return rebuilt.record.finish.status if rebuilt.record.finish is not None else entry.status
-
-
-def _seconds(text: str) -> float:
-    matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
-    if matched is None:
-        raise UsageError(f"--older-than {text!r} is not a length of time: write 90m, 12h, 30d or 4w")
-    return float(matched[1]) * _UNITS[matched[2]]
 
 
 _SHOWN = 600

@@ -123,7 +123,7 @@ def join(config: Config, output: Output) -> Config:
     config, engine = joined(config)
     if engine is not None:
         name = Path(engine.model).name
-        output.progress.print(f"the engine of {name} is up (plait model list)", style="dim", markup=False)
+        output.progress.print(f"the engine of {name} is up (plait plugins model)", style="dim", markup=False)
     return config
 
 

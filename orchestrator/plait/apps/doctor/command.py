@@ -17,6 +17,7 @@ from ...runtime.client.config import Config
 from ...runtime.client.worker_factory import fit_model
 from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.spec import trust
+from ..commands.config import list_files
 from ..common.interrupt import Stopper, run_stoppable
 from ..common.options import Common, Json, Planner, common_options
 from ..common.output import Output, opened
@@ -31,12 +32,18 @@ _PROMPT = "3 5 7 11 -> 24"
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Skip checks that load libraries or start anything.")] = False,
     planner: Planner = None,
+    paths: Annotated[
+        bool, typer.Option("--paths", help="List the files that plait writes, and check nothing.")
+    ] = False,
     as_json: Json = False,
     *,
     common: Common,
 ) -> None:
     """Check Python, libraries, names, model, memory, Ray and engine; say what is wrong and what to do."""
     with opened(as_json) as output:
+        if paths:
+            list_files(output)
+            return
         checks = [configuration(common)]
         config = None if checks[0].grade == "fail" else common.load()
         if config is None:

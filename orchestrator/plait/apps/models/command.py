@@ -1,4 +1,4 @@
-"""`plait model get|list`: models that `--model` knows by name."""
+"""`plait model get` and `plait plugins model`: models that `--model` knows by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def get(
         output.report({"name": name, "folder": str(folder)}, f"{name} is at {folder}: `plait repl --model {name}`")
 
 
-def listing(as_json: Json = False) -> None:
+def print_models(as_json: bool) -> None:
     """List the models that `--model` knows by name, and the engines that are up."""
     rows = listed()
     with opened(as_json) as output:

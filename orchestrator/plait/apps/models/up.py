@@ -55,7 +55,7 @@ def up(
     if config.worker not in ("ray", "engine"):
         raise UsageError(f"the worker {config.worker!r} has no engine of its own to keep up: leave --worker out")
     if any(engine.model == config.model for engine in standing()):
-        raise UsageError(f"an engine of {config.model} is up already: see `plait model list`")
+        raise UsageError(f"an engine of {config.model} is up already: see `plait plugins model`")
     refuse_model(config.model)
     with opened(as_json) as output:
         engine = _started(
@@ -80,7 +80,7 @@ def down(
     engines = [engine for engine in standing() if name is None or name in (engine.model, Path(engine.model).name)]
     if name is not None and not engines:
         near = did_you_mean(name, [Path(engine.model).name for engine in standing()])
-        raise UsageError(f"no engine of {name} is up{near}: see `plait model list`")
+        raise UsageError(f"no engine of {name} is up{near}: see `plait plugins model`")
     with opened(as_json) as output:
         for engine in engines:
             take_down(engine)

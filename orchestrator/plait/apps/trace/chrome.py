@@ -7,11 +7,8 @@ spans of the run's own process.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-from ...core.errors import UsageError
 from ...core.record import StepRecord
 from ...runtime.runlog import AttemptRecord
 from .model import Trace
@@ -147,20 +144,4 @@ def _running(trace: Trace) -> list[Event]:
             live += by
             shared = {"ph": "C", "name": "attempts", "pid": f"plait worker {worker}"}
             events.append({**shared, "ts": _us(trace, at), "args": {"running": live}})
-    return events
-
-
-def ray_events(path: Path | None) -> list[Any]:
-    """Return the events of a Ray timeline. Raises `UsageError` for another file."""
-    if path is None:
-        return []
-    try:
-        data = json.loads(path.expanduser().read_text(encoding="utf-8"))
-        events = data.get("traceEvents") if isinstance(data, dict) else data
-    except OSError as error:
-        raise UsageError(f"--ray {path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        events = None
-    if not isinstance(events, list):
-        raise UsageError(f"--ray {path} is not a timeline: write one with `ray timeline` or ray.timeline(filename=…)")
     return events

@@ -20,17 +20,16 @@ from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
 from ..common.options import Allow, Json
 from ..common.output import opened
-from ..trace.chrome import chrome_events, ray_events
+from ..trace.chrome import chrome_events
 from ..trace.model import Trace, record
-from ..trace.mooncake import mooncake
 from ..trace.read import default_name, read_trace
 from ..trace.spans import export_spans
 from .page import page
 
-Form = Literal["html", "chrome", "otel", "json", "mooncake"]
-_ENDINGS = {"html": ".html", "otel": ".otel.jsonl", "json": ".json", "mooncake": ".mooncake.jsonl"}
+Form = Literal["html", "chrome", "otel", "json"]
+_ENDINGS = {"html": ".html", "otel": ".otel.jsonl", "json": ".json"}
 """Ends of the default names, where they are not `.FORMAT.json`."""
-_COUNTED = {"otel": "spans", "chrome": "events", "mooncake": "requests"}
+_COUNTED = {"otel": "spans", "chrome": "events"}
 """What a file holds, where that is not steps."""
 
 
@@ -43,7 +42,7 @@ def view(
         typer.Option(
             "--format",
             help="html: a page with its pictures; chrome: for Perfetto; otel: OpenTelemetry spans; json: the whole "
-            "record; mooncake: the load on the server, for replays.",
+            "record.",
         ),
     ] = "html",
     out: Annotated[
@@ -53,7 +52,6 @@ def view(
         bool | None,
         typer.Option("--open/--no-open", help="Open it in a browser; a page by default if there is a display."),
     ] = None,
-    ray: Annotated[Path | None, typer.Option(metavar="FILE", help="File of ray.timeline() to add (chrome).")] = None,
     send: Annotated[
         bool, typer.Option("--send", help="Send the spans to the address in OTEL_… instead of a file (otel).")
     ] = False,
@@ -68,7 +66,7 @@ def view(
 
     The page needs no server and loads nothing. It holds the run's prompts and texts.
     """
-    _refuse_options(form, out, ray, send, texts)
+    _refuse_options(form, out, send, texts)
     allow(*(allowed or ()))
     journal, run_id = journal_of(run, place_of(place))
     with opened(as_json) as output:
@@ -77,7 +75,7 @@ def view(
         if form == "otel":
             count = export_spans(journal, made, texts is True, None if send else path)
         else:
-            content, count = _WRITERS[form](made, texts, ray)
+            content, count = _WRITERS[form](made)
             write_private(path, content.encode(errors="replace"))
         what = _COUNTED.get(form, "steps")
         size = path.stat().st_size if path.is_file() else 0
@@ -88,31 +86,23 @@ def view(
             webbrowser.open(path.absolute().as_uri())
 
 
-def _refuse_options(form: Form, out: Path | None, ray: Path | None, send: bool, texts: bool | None) -> None:
+def _refuse_options(form: Form, out: Path | None, send: bool, texts: bool | None) -> None:
     """Raise `UsageError` for options that the format has no use for."""
     if texts is not None and form != "otel":
         raise UsageError("--texts and --no-texts go with --format otel: html and json have texts, others none")
-    if ray is not None and form != "chrome":
-        raise UsageError("--ray goes with --format chrome: Ray's timeline is in that format")
     if send and (form != "otel" or out is not None):
         raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
 
 
-def _write_chrome(made: Trace, texts: bool | None, ray: Path | None) -> tuple[str, int]:
-    events = [*ray_events(ray), *chrome_events(made)]
+def _write_chrome(made: Trace) -> tuple[str, int]:
+    events = chrome_events(made)
     return json.dumps(events, ensure_ascii=True), len(events)
 
 
-def _write_mooncake(made: Trace, texts: bool | None, ray: Path | None) -> tuple[str, int]:
-    rows = mooncake(made)
-    return "".join(json.dumps(row) + "\n" for row in rows), len(rows)
-
-
-_WRITERS: dict[str, Callable[[Trace, bool | None, Path | None], tuple[str, int]]] = {
-    "html": lambda made, texts, ray: (page(made), len(made.steps)),
+_WRITERS: dict[str, Callable[[Trace], tuple[str, int]]] = {
+    "html": lambda made: (page(made), len(made.steps)),
     "chrome": _write_chrome,
-    "json": lambda made, texts, ray: (json.dumps(record(made), ensure_ascii=True), len(made.steps)),
-    "mooncake": _write_mooncake,
+    "json": lambda made: (json.dumps(record(made), ensure_ascii=True), len(made.steps)),
 }
 """By format: a function that returns the file's content and its number of entries."""
 

@@ -27,7 +27,6 @@ from ...core.flow import Flow
 from ...core.interfaces import PlanningContext, Worker
 from ...core.plan import Plan
 from ...core.provenance import Provenance, facts, models_of
-from ...core.renamed import accept
 from ...core.request import Request, as_tuple
 from ...core.task import Task
 from ...core.tools.tool import ToolSpec
@@ -403,7 +402,6 @@ class AsyncOrchestrator:
 
         return LiveFlow(submit)
 
-    @accept(anyway="force", on_unknown="on_uncertain_side_effect")
     async def resume(
         self,
         run: str,

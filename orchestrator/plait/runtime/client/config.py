@@ -37,7 +37,7 @@ from .settings import (
     lower,
 )
 
-__all__ = ["BUNDLED_MODEL", "Config", "table"]
+__all__ = ["BUNDLED_MODEL", "Config", "read_sources", "table"]
 
 DEFAULT_FILE = "plait.toml"
 _PATHS = ("script", "tools", "journal", "cache", "model")
@@ -113,7 +113,7 @@ class Config(RequestSettings, StoreSettings, EngineSettings, WorkerSettings):
         """Take the worker `http` where an address is given, and `scripted` where replies are, if none is named."""
         if not isinstance(values, dict):
             return values
-        given = _under_new_names(cast("dict[str, Any]", values))
+        given = dict(cast("dict[str, Any]", values))
         if "worker" in given:
             return given
         meant = "http" if given.get("base_url") else "scripted" if given.get("script") else None
@@ -134,17 +134,22 @@ class Config(RequestSettings, StoreSettings, EngineSettings, WorkerSettings):
 
         Raises `ConfigError` naming the setting, where it was set, and what was expected.
         """
-        sources = (_from_file(file), _from_environment(), _from_flags(flags))
-        origin: dict[str, str] = {}
-        values: dict[str, Any] = {}
-        for source in sources:
-            for key, value in source.values.items():
-                values[key], origin[key] = value, source.name.format(key=key, upper=key.upper())
+        values, origin = read_sources(file, flags)
         try:
             return cls(**values)
         except ValidationError as error:
             faults = [explain(_subject(detail["loc"], origin), detail, cls) for detail in first_of_each(error)]
             raise ConfigError("; ".join(faults)) from None
+
+
+def read_sources(file: str | Path | None, flags: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values that a file, the environment and flags set, and where the last of them stands, by setting."""
+    values: dict[str, Any] = {}
+    origin: dict[str, str] = {}
+    for source in (_from_file(file), _from_environment(), _from_flags(flags)):
+        for key, value in source.values.items():
+            values[key], origin[key] = value, source.name.format(key=key, upper=key.upper())
+    return values, origin
 
 
 def _subject(loc: tuple[int | str, ...], origin: Mapping[str, str]) -> str:
@@ -163,20 +168,11 @@ class _Source(NamedTuple):
 
 def _checked(name: str, values: Mapping[str, Any]) -> _Source:
     """Return a source whose keys are all settings."""
-    values = _under_new_names(values)
     for key in values:
         if key not in Config.model_fields:
             where = name.format(key=key, upper=key.upper())
             raise ConfigError(f"{where}: there is no setting {key!r}{_near(key)}")
     return _Source(name, values)
-
-
-def _under_new_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    if values.keys() <= Config.model_fields.keys():
-        return dict(values)
-    from ...core.renamed import current  # for settings under old names only
-
-    return current(values, Config.model_fields, "setting")
 
 
 def _near(key: str) -> str:
@@ -188,20 +184,15 @@ def _from_flags(flags: Mapping[str, Any]) -> _Source:
 
 
 def _from_environment() -> _Source:
-    old: dict[str, Any] = {}
     for variable in sorted(os.environ):
         key = variable.upper().removeprefix(PREFIX).lower()
         if not variable.upper().startswith(PREFIX) or key in _OTHERS or key in Config.model_fields:
             continue
-        from ...core.renamed import tables
-
-        if any(new in Config.model_fields for new in tables().words.get(key, ())):
-            old[key] = os.environ[variable]
-        elif not _KUBERNETES.fullmatch(variable.upper()):
+        if not _KUBERNETES.fullmatch(variable.upper()):
             near = did_you_mean(key, Config.model_fields)
             hint = re.sub(r"'(\w+)'", lambda key_there: PREFIX + key_there[1].upper(), near) or "; unset it"
             raise ConfigError(f"environment variable {variable}: there is no setting {key!r}{hint}")
-    return _checked("environment variable PLAIT_{upper}", {**old, **EnvSettingsSource(Config)()})
+    return _checked("environment variable PLAIT_{upper}", EnvSettingsSource(Config)())
 
 
 def table(name: str, file: str | Path | None = None) -> tuple[str, dict[str, Any]]:

@@ -16,7 +16,6 @@ from pydantic import JsonValue
 
 from ...core.errors import UsageError
 from ...core.plan import Plan
-from ...core.renamed import accept
 from ...core.request import Request
 from ..journal.location import Location
 from ..journal.resume import OnUncertainSideEffect
@@ -95,7 +94,6 @@ class Orchestrator:
             raise
         return [self._await(handle, handles) for handle in handles]
 
-    @accept(on_unknown="on_uncertain_side_effect")
     def resume(
         self,
         run: str,

@@ -19,7 +19,7 @@ import sys
 import textwrap
 import typing
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field as PydanticField, ValidationError, create_model
@@ -120,9 +120,7 @@ class Plugins:
         if "text" in spec.options:
             raise PluginError(f"task {spec.name!r}: `text` is the request's text, not an option")
         try:
-            task = cls.model_validate(
-                {"text": text, **_under_new_names("task", spec.name, cls.model_fields, spec.options)}
-            )
+            task = cls.model_validate({"text": text, **spec.options})
             is_local = self._bind("task", spec, task)
             if not (is_local or spec.options) and cls.tools is Task.tools and len(text) < _LONG_TEXT_CHARS:
                 if len(self._tasks) >= _MOST_MADE:
@@ -143,9 +141,7 @@ class Plugins:
         """Return a new environment for a question's text."""
         cls = cast("type[Environment]", self.class_of("environment", spec.name))
         try:
-            return cls.model_validate(
-                {**_under_new_names("environment", spec.name, cls.model_fields, spec.options), "text": text}
-            )
+            return cls.model_validate({**spec.options, "text": text})
         except ValidationError as error:
             raise _bad_options("environment", spec.name, cls, error) from None
 
@@ -286,7 +282,7 @@ class Plugins:
         cls = self.class_of(kind, spec.name)
         try:
             model = cast("type[BaseModel]", cls)
-            return model.model_validate(_under_new_names(kind, spec.name, model.model_fields, spec.options))
+            return model.model_validate(spec.options)
         except ValidationError as error:
             raise _bad_options(kind, spec.name, cls, error) from None
         except PlaitError:
@@ -459,18 +455,6 @@ def _is(value: object, kind: PluginKind) -> typing.TypeGuard[type]:
 # --- options ---
 
 
-def _under_new_names(
-    kind: PluginKind, name: str, takes: Collection[str], options: Mapping[str, object]
-) -> dict[str, Any]:
-    """Return a plugin's options under the names that there are now, with a warning of each old one."""
-    if options.keys() <= set(takes):
-        return dict(options)
-    from ...core.renamed import current, tables  # for options under old names only
-
-    key = f"{kind} {name.replace('_', '-')}"
-    return current(options, takes, key, tables().plugins.get(key))
-
-
 def _bad_options(kind: PluginKind, name: str, cls: type, error: ValidationError) -> PluginError:
     model = cast("type[BaseModel]", cls)
     takes = [field for field in model.model_fields if not (kind == "task" and field == "text")]
@@ -523,7 +507,6 @@ def _constructor_options(name: str, cls: Callable[..., object], options: Mapping
         required = parameter.default is inspect.Parameter.empty
         default: Any = ... if required else parameter.default
         fields[f"p{index}"] = (hints.get(parameter.name, Any), PydanticField(default, alias=parameter.name))
-    options = _under_new_names("worker", name, {parameter.name for parameter in parameters}, options)
     config = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=True)
     model = create_model("Options", __config__=config, **fields)
     try:

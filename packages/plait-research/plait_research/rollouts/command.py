@@ -25,7 +25,6 @@ from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.apps.common.progress import counting
 from plait.apps.common.session import choose_model, opened_session
-from plait.apps.trace.mooncake import mooncake
 from plait.apps.trace.read import read_trace
 from plait.core.errors import ConfigError, UsageError
 from plait.core.messages import pluralise
@@ -38,6 +37,7 @@ from plait.runtime.plugins.loader import Plugins
 from ..samples.recordings import samples_of, wanted_answers, write_samples
 from .export import ExclusionCounts, demand_arrow, export, select, tokenizer_of, write_arrow, write_records, write_texts
 from .loop import follow_weights, until_taken
+from .mooncake import mooncake
 from .producer import Producer, ProductionCounts, Todo, sampled, todo
 from .rewards import own_reward_of, reward_of
 from .sampler import Sampler

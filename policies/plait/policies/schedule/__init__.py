@@ -6,7 +6,6 @@ SHARED = {
     "critical-path": "simple:CriticalPath",
     "deadline": "order:Deadline",
     "fifo": "simple:Fifo",
-    "gang": "placement:Gang",
     "hedge": "placement:HedgeStragglers",
     "least-loaded": "simple:LeastLoaded",
     "predictive": "order:Predictive",

@@ -209,9 +209,9 @@ def test_a_choice_that_fails_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch
 
 def test_mooncake_rows_tell_who_waited_for_whom(plait: Any, tmp_path: Path, journals: Path) -> None:
     out = tmp_path / "m.jsonl"
-    journal = journals
-    assert plait("runs", "view", journal, "--format", "mooncake", "--out", out).code == 0
+    assert plait("runs", "export", "--from", journals, "--format", "mooncake", "--out", out).code == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = [row for row in rows if row["session_id"] == rows[0]["session_id"]]
     assert len(rows) == 3
     assert len({tuple(row["hash_ids"]) for row in rows}) == 1, "three samples of one prompt have one prefix"
     assert all(row["output_length"] > 0 and row["wait_for"] == [] for row in rows)

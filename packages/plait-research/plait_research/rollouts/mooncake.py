@@ -12,9 +12,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...core.record import StepRecord
-from ...runtime.runlog import AttemptRecord
-from .model import Trace
+from plait.apps.trace.model import Trace
+from plait.core.record import StepRecord
+from plait.runtime.runlog import AttemptRecord
 
 BLOCK = 512
 """Tokens of a block: Mooncake's."""
