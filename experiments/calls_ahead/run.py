@@ -2,11 +2,11 @@
 
     python -m experiments calls_ahead
 
-The sessions are GPT-4o's of τ-bench (arXiv 2406.12045; MIT license). `respond`, the call that asks the customer, and the
-calls that change bookings have side effects. Patterns are counted in one session of each of the first 25 tasks, and
-the four sessions of each of the other 25 are played. The model writes 50 tokens a second, a token is four characters,
-a customer answers at once, and other calls take .3 to 1 second, in every row the same. `knows all` has the next two
-calls without side effects before the model writes them: no method can save more.
+The sessions are GPT-4o's of τ-bench (arXiv 2406.12045; MIT license). `respond`, the call that asks the customer, and
+the calls that change bookings have side effects. Patterns are counted in one session of each of the first 25 tasks,
+and the four sessions of each of the other 25 are played. The model writes 50 tokens a second, a token is four
+characters, a customer answers at once, and other calls take .3 to 1 second, in every row the same. `knows all` knows
+the recording: it makes each call as soon as the last one with side effects has ended.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Script:
             return Result(value=self._results.get(self.made[-1], "not in the recording"))
         assert isinstance(job.op, ModelCall)
         place = sum(message.role == "assistant" for message in job.op.messages)
-        self.transcript = tuple(message.content or "" for message in job.op.messages)
+        self.transcript = tuple(str(message.content or "") for message in job.op.messages)
         if place == len(self.session.turns):
             return Result(value="The end.", usage=Usage(completion=1), finish="stop")
         turn = self.session.turns[place]
@@ -152,14 +152,14 @@ class KnowsAll(ReactAhead):
     turns: list[list[dict[str, Any]]] = []
 
     def likely_calls(self, ctx: Any, ledger: Any) -> list[SeenCall]:
-        """Return the next two calls without side effects, up to the next one with side effects."""
+        """Return the calls up to the next one with side effects."""
         found: list[SeenCall] = []
         for turn in self.turns[len(ledger.history) :]:
             calls = [SeenCall(**call) for call in turn]
             if any(call.tool in CHANGING for call in calls):
                 break
-            found += [call for call in calls if call.key not in ledger.results]
-        return found[:2]
+            found += calls
+        return found
 
 
 def play(session: Session, planner: React, seconds: tuple[float, float]) -> Played:
@@ -206,7 +206,7 @@ def situations(sessions: Sequence[Session]) -> list[dict[str, Any]]:
             for threshold, ahead in SETTINGS
         }
         for setting, planner in [*planners.items(), ("knows all", None)]:
-            made = planner or KnowsAll(patterns=patterns[:1], max_wasted=999)
+            made = planner or KnowsAll(max_ahead=64, max_wasted=999)
             played = [
                 play(
                     session,

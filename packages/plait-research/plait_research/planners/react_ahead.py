@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -51,30 +51,32 @@ class EarlyLedger(Ledger):
         self.early[call.key] = ctx.called(op, name=f"ahead-{self.started}", label=f"{call.tool}, ahead of the model")
         self.record(call.key, _RUNNING)
 
-    def settle(self, ctx: Context, asked: Sequence[str]) -> None:
-        """Record the calls that have ended, and cancel those that the model has not asked for."""
+    def settle(self, asked: Collection[str]) -> None:
+        """Record the results of calls that have ended; `asked`: those that the model has asked for."""
         for key, handle in [*self.early.items()]:
-            if key in asked or handle.done:
-                self.taken += key in asked
+            if handle.done:
+                self.results[key] = self.results[key][0], CallOutcome(True, as_text(handle.value))
+            elif key in asked:
                 error = handle.error
                 what = error.failure.message if isinstance(error, StepFailed) else ""
-                self.results[key] = (
-                    self.results[key][0],
-                    CallOutcome(True, as_text(handle.value)) if handle.done else CallOutcome(False, what),
-                )
-                if key in asked:
-                    del self.early[key]
-            else:
-                self._drop(ctx, key, "the model did not ask for it")
+                self.results[key] = self.results[key][0], CallOutcome(False, what)
+            if key in asked:
+                self.taken += 1
+                del self.early[key]
 
-    def drop_stale(self, ctx: Context) -> None:
-        """Drop the calls that began before a call with side effects."""
+    def cancel_unlikely(self, ctx: Context, likely: Collection[str]) -> None:
+        """Cancel the running calls that the model will not ask for."""
+        for key in [key for key, handle in self.early.items() if key not in likely and not handle.done]:
+            self._cancel(ctx, key, "the model will not ask for it")
+
+    def cancel_stale(self, ctx: Context) -> None:
+        """Cancel the calls that began before a call with side effects."""
         if self.epoch != len(self.before):
             self.epoch = len(self.before)
             for key in [*self.early]:
-                self._drop(ctx, key, "a call with side effects came between")
+                self._cancel(ctx, key, "a call with side effects came between")
 
-    def _drop(self, ctx: Context, key: str, reason: str) -> None:
+    def _cancel(self, ctx: Context, key: str, reason: str) -> None:
         ctx.cancel(self.early.pop(key), reason)
         self.results.pop(key, None)
 
@@ -83,15 +85,15 @@ class ReactAhead(LearningPlanner, React):
     """`react` with tool calls ahead of the model (PASTE, arXiv 2603.18897; Speculative Actions, arXiv 2510.04371).
 
     While the model writes a turn, up to `max_ahead` calls that `patterns` make likely already run. A call that the
-    model then asks for takes the result of the running one. The others are cancelled when the turn ends; results that
-    are there by then are kept until a call with side effects. Tools with side effects, and tools whose calls a person
+    model then asks for takes the result of the running one. The others are cancelled once they are no longer likely;
+    their results are kept until a call with side effects. Tools with side effects, and tools whose calls a person
     has to allow, are never called ahead: the model sees the same results as with `react`.
 
     `plait learn effort TASK --planner react-ahead --out FILE` counts patterns in the journals of `react` and
     `react-ahead`; `path=FILE` uses them. Without patterns this is `react`.
 
     Differs from PASTE: an argument is a constant, an earlier argument, a part of a result or a word of a known form;
-    a call is made by its probability alone, whatever its tool takes. Defaults: probability 0.4, 2 calls a turn.
+    a call is made by its probability alone, whatever its tool takes. Defaults: probability 0.4, 2 calls at a time.
     """
 
     fidelity = Fidelity("variant", "four sources of arguments in place of mined derivations", paper="2603.18897")
@@ -102,7 +104,7 @@ class ReactAhead(LearningPlanner, React):
         default=(), description="Patterns of calls, as `plait learn effort` counts them."
     )
     threshold: float = Field(default=0.4, ge=0.0, le=1.0, description="Probability from which on a call is made ahead.")
-    max_ahead: int = Field(default=2, ge=0, le=64, description="Maximum number of calls that start ahead in one turn.")
+    max_ahead: int = Field(default=2, ge=0, le=64, description="Maximum number of calls that run ahead at a time.")
     max_wasted: int = Field(
         default=32, ge=0, description="Number of calls of a run, not asked for by the model, that ends calls ahead."
     )
@@ -124,14 +126,20 @@ class ReactAhead(LearningPlanner, React):
     ) -> Trajectory:
         """Run a turn, and likely calls beside it."""
         assert isinstance(ledger, EarlyLedger)
-        ledger.drop_stale(ctx)
-        if not last and self.patterns:
-            for call in self.likely_calls(ctx, ledger)[: max(0, self.max_wasted - ledger.wasted)]:
-                ledger.start(ctx, call)
+        ledger.cancel_stale(ctx)
+        likely = {} if last else {call.key: call for call in self.likely_calls(ctx, ledger)}
+        ledger.cancel_unlikely(ctx, likely)
+        running = sum(not handle.done for handle in ledger.early.values())
+        fresh = [call for key, call in likely.items() if key not in ledger.results]
+        for call in fresh[: max(0, min(self.max_ahead - running, self.max_wasted - ledger.wasted))]:
+            ledger.start(ctx, call)
         turn = await super().run_turn(ctx, before, ledger, messages, prompt, last)
-        asked = [call.key for call, fate in ledger.calls(turn.value) if fate == "same" and call.key in ledger.early]
+        calls = ledger.calls(turn.value)
+        asked = [call.key for call, fate in calls if fate == "same" and call.key in ledger.early]
         await ctx.gather(*(ledger.early[key] for key in asked), return_exceptions=True)
-        ledger.settle(ctx, asked)
+        ledger.settle(asked)
+        if not calls:
+            ledger.cancel_unlikely(ctx, ())
         return turn
 
     def likely_calls(self, ctx: Context, ledger: EarlyLedger) -> list[SeenCall]:
@@ -143,8 +151,7 @@ class ReactAhead(LearningPlanner, React):
         ]
         usable = [each for each in self.patterns if each.tool in free and each.probability >= self.threshold]
         likely = predict_calls(usable, turns, ctx.brief.request.text)
-        fresh = [(-p, key, call) for key, (p, call) in likely.items() if key not in ledger.results]
-        return [call for _, _, call in sorted(fresh, key=lambda each: each[:2])][: self.max_ahead]
+        return [likely[key][1] for key in sorted(likely, key=lambda key: (-likely[key][0], key))]
 
     @classmethod
     def measure(cls, steps: Sequence[StepRecord], data: JsonValue) -> JsonValue:
