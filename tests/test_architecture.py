@@ -47,7 +47,6 @@ PLUGINS: dict[str, type] = {
     "orchestrator/plait/tasks": task.Task,
     "packages/plait-bench/plait_bench/tasks": task.Task,
     "packages/plait-research/plait_research/planners": interfaces.Planner,
-    "packages/plait-research/plait_research/policies/allocate": interfaces.Merge,
     "packages/plait-research/plait_research/policies/merge": interfaces.Merge,
     "packages/plait-research/plait_research/policies/prune": interfaces.Policy,
     "packages/plait-research/plait_research/workers": interfaces.Worker,

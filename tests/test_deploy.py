@@ -66,6 +66,12 @@ def test_the_image_runs_the_command_with_extras_that_there_are() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (default,) = re.findall(r"^ARG EXTRAS=(.*)$", said, re.M)
     assert set(default.split(",")) <= set(extras)
+    assert "--constraint requirements-dev.lock" in said
+    server = tomllib.loads((ROOT / "packages/plait-server/pyproject.toml").read_text())["project"]["dependencies"]
+    needed = [each for extra in default.split(",") for each in extras[extra]] + server
+    names = {re.split(r"[\s\[<>=!~;]", each)[0] for each in needed}
+    locked = re.findall(r"^([\w.-]+)==", (ROOT / "requirements-dev.lock").read_text(), re.M)
+    assert {name for name in names if not name.startswith("plait")} <= set(locked)
 
 
 def test_the_services_of_compose_find_one_another(tmp_path: Path) -> None:

@@ -114,7 +114,6 @@ RULES: tuple[Rule, ...] = (
     Rule("deepconf-high", "DeepConf-high online", "weighted:criterion=lowest,eta=90,warmup=16",
     policies=("deepconf:eta=90",),
          live=100, replayed=False),
-    Rule("halving", "successive halving", policies=("successive-halving",), live=100, replayed=False),
     Rule("redundant", "redundancy, equal first steps", policies=("redundant:steps=3,threshold=0.9",), live=100,
          replayed=False),
     Rule("temperatures", "allocation N*, temperatures 0.7, 1 and 1.3",

@@ -17,7 +17,7 @@ POLICIES = [
     ("consensus",),
     ("adaptive-consistency", "waves:n=3", "redundant:steps=2,threshold=0.6"),
     ("esc:window=2", "deepconf:warmup=2,eta=50"),
-    ("semantic-entropy", "successive-halving:first=4", "redundant:steps=3"),
+    ("semantic-entropy", "redundant:steps=3"),
     ("saturation:min_votes=2,epsilon=0.05", "deepconf:warmup=3,hold=false"),
     ("deepconf-consensus:min_votes=3,tau=0.7", "redundant:steps=1,threshold=1"),
     ("confident:criterion=mean,threshold=6", "first-finish:votes=3", "futility:chance=0.2", "waves:n=2"),

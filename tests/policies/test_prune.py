@@ -1,9 +1,8 @@
-"""The policies that prune a vote's branches while they run: `deepconf`, `redundant`, `successive-halving`."""
+"""The policies that prune a vote's branches while they run: `deepconf` and `redundant`."""
 
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from experiments._tools.statistics import auroc
 from plait.core.addresses import allow
 from plait.core.errors import PluginError
 from plait.core.ops import Plugin
-from plait.core.states import State
 from plait.policies._similarity import cluster, cosine, counts_cosine, grams, jaccard
 from plait.runtime.plugins.loader import Plugins
 from tests.policies.bench import Bench
@@ -280,48 +278,3 @@ def test_jaccard(a: list[str], b: list[str]) -> None:
     expected = len([x for x in set(a) if x in b]) / len(set(a + b))
     assert jaccard(a, b) == pytest.approx(expected) == jaccard(b, a)
     assert jaccard([], []) == 1.0
-
-
-# --- successive halving -----------------------------------------------------------------------------------------------
-
-
-def test_the_surer_half_stays_at_each_rung() -> None:
-    bench = Bench(4, "successive-halving:first=10", logprobs=20, window=8)
-    for i, group in ((1, 3.0), (2, 5.0), (3, 4.0)):
-        bench.progress(i, 12, group=group, lowest=0.0)
-    assert not bench.given_up, "the fourth is shorter"
-    bench.progress(4, 10, group=1.0, lowest=0.0)
-    assert sorted(bench.given_up) == [1, 4]
-    assert bench.given_up[1] == "vote: not among the 2 surest of 4 at 12 tokens"
-    bench.progress(2, 9, group=2.0)
-    bench.progress(3, 8, group=2.0)
-    assert sorted(bench.given_up) == [1, 3, 4], "equals stay in the join's order"
-    bench.progress(2, 500, group=0.1)
-    assert sorted(bench.live) == [2]
-
-
-def test_done_branches_take_places_and_waiting_ones_hold_nothing_up() -> None:
-    bench = Bench(6, "successive-halving:first=10", slots=3, logprobs=20, window=8)
-    bench.progress(1, 10, group=1.0)
-    bench.progress(2, 10, group=2.0)
-    bench.progress(3, 10, group=3.0)
-    assert not bench.given_up, "three of six may stay"
-    bench.done(1)
-    assert sorted(bench.live) == [2, 3, 4]
-    bench.progress(4, 10, group=9.0)
-    assert sorted(bench.given_up) == [2], "one is done, two more may stay"
-
-
-@given(st.integers(1, 9), st.sampled_from([2.0, 3.0]), st.lists(st.floats(0.1, 9), min_size=9, max_size=9))
-def test_halving_is_its_definition(n: int, factor: float, groups: list[float]) -> None:
-    bench = Bench(n, f"successive-halving:first=4,factor={factor}", logprobs=20, window=8)
-    alive, at = list(range(1, n + 1)), 0
-    for rung in range(4):
-        until = math.ceil(4 * factor**rung)
-        for i in list(alive):
-            bench.progress(i, until - at, group=groups[i - 1])
-        at = until
-        keep = max(1, math.ceil(n / factor ** (rung + 1)))
-        alive = sorted(sorted(alive, key=lambda i: (-groups[i - 1], i))[:keep])
-        assert sorted(bench.live) == alive
-        assert all(bench.step(f"sample-{i}").state is State.RUNNING for i in alive)

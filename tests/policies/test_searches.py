@@ -32,7 +32,6 @@ ALL = [
     Stride(branch=4),
     Stride(per_depth=12),
     Beam(),
-    Beam(barrier=False),
     Dvts(),
     Rebase(),
     Ets(limit=40),
@@ -161,14 +160,13 @@ def test_rebase_waits_for_the_whole_depth_and_best_first_does_not() -> None:
 
 
 def test_beam_keeps_the_best_of_a_depth() -> None:
-    for barrier in (True, False):
-        play = Play(Beam(keep=2, branch=3, barrier=barrier))
-        first = [child for child in (play.take() for _ in range(6)) if child is not None]
-        assert len(first) == 6 and play.take() is None
-        for i, node in enumerate(first):
-            play.end(node, i / 10)
-        second = [child for child in (play.take() for _ in range(20)) if child is not None]
-        assert Counter(child.parent for child in second) == {first[5]: 3, first[4]: 3}
+    play = Play(Beam(keep=2, branch=3))
+    first = [child for child in (play.take() for _ in range(6)) if child is not None]
+    assert len(first) == 6 and play.take() is None
+    for i, node in enumerate(first):
+        play.end(node, i / 10)
+    second = [child for child in (play.take() for _ in range(20)) if child is not None]
+    assert Counter(child.parent for child in second) == {first[5]: 3, first[4]: 3}
 
 
 def test_subtrees_keep_their_own_best_child() -> None:
@@ -378,7 +376,7 @@ class _Counted(list[SearchNode]):
         return super().__getitem__(at)
 
 
-GROWING = [BestFirst(), Stride(), Beam(barrier=False, keep=400), Dvts(subtrees=300), Mcts(), Dfs(branch=3, parallel=8)]
+GROWING = [BestFirst(), Stride(), Dvts(subtrees=300), Mcts(), Dfs(branch=3, parallel=8)]
 GROWING += [Ets(branch=4, limit=10_000), Particle(n=400), Rebase(per_depth=400)]
 
 

@@ -10,7 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from plait.core.errors import ConfigError
 from plait.runtime.journal.journal import BYTES_BY_TENANT
+from plait.runtime.journal.location import Database
+from plait.runtime.journal.store_membership import Counters, acquire, release
 from plait.workers.scripted import Reply
 from plait_server.tenants import hashed
 from tests.apps.serve.conftest import Serve, Served, _starting
@@ -179,3 +182,100 @@ async def test_completions_are_listed_page_by_page_on_every_server(
             await ann[1].retrieve(made[0])
         with pytest.raises(openai.NotFoundError):
             await two.client("key-bob").chat.completions.list(after=made[3])
+
+
+async def test_runs_of_two_servers_share_what_is_left_of_the_day(serve: Serve, store: str) -> None:
+    """Before, each server knew of its own running runs alone: two of 300 tokens used 600 of a day's 400."""
+    tenants = [{"name": "ann", "keys": [hashed("key-ann")], "tokens_per_day": 400, "tokens_per_run": 300}]
+    settings: dict[str, Any] = {"journal": store, "tenants": tenants}
+    slow = Reply(text="word " * 300, tokens_per_second=200)
+
+    async def used(server: Served) -> int:
+        body: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
+        said = await server.client("key-ann").chat.completions.create(**body)
+        return said.usage.completion_tokens
+
+    async with serve(slow, **settings) as one, serve(slow, **settings) as two:
+        first = asyncio.create_task(used(one))
+        while not one.service.live:
+            await asyncio.sleep(0.01)
+        spent = await used(two) + await first
+        assert 300 < spent <= 400 + 2 * 16, "a run ends with the report that reaches its limit, of up to 16 tokens"
+        for server in (one, two):
+            while server.service._work:
+                await asyncio.sleep(0.01)
+        assert _held(store) == 0, "nothing stays reserved"
+
+
+async def test_a_request_that_is_refused_holds_nothing_in_the_store(serve: Serve, store: str) -> None:
+    tenants = [{"name": "ann", "keys": [hashed("key-ann")], "tokens_per_day": 100}]
+    plan = {"steps": [{"name": "a", "op": {"kind": "call", "tool": "none"}}], "output": "a"}
+    async with serve("fine", journal=store, tenants=tenants) as served:
+        with pytest.raises(openai.BadRequestError):
+            await served.client("key-ann").responses.create(model="q", input="x", extra_body={"plait": {"plan": plan}})
+        assert _held(store) == 0
+        assert (await served.client("key-ann").responses.create(model="q", input="x")).output_text == "fine"
+
+
+async def test_use_that_could_not_be_counted_is_counted_later(
+    serve: Serve, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, what a run had taken was forgotten if the database was away when the run ended."""
+    tenants = [{"name": "ann", "keys": [hashed("key-ann")], "tokens_per_day": 100}]
+    async with serve("one two three four", journal=store, tenants=tenants) as served:
+        counters: Any = served.service._counters
+        add, ask = counters.add, served.client("key-ann").responses.create
+
+        def away(name: str, span: int, amounts: tuple[float, ...], *held: Any) -> Any:
+            if any(amounts) and name.startswith("used"):
+                raise ConfigError("the database is away")
+            return add(name, span, amounts, *held)
+
+        monkeypatch.setattr(counters, "add", away)
+        await ask(model="q", input="x")
+        while served.service._work:
+            await asyncio.sleep(0.01)
+        user = served.service.tenants.users["ann"]
+        assert add("used ann", user.spans[1], (0.0,)) == (0.0,) and user.unsent["tokens"] == 4
+        monkeypatch.undo()
+        await ask(model="q", input="x")
+        while served.service._work:
+            await asyncio.sleep(0.01)
+        assert add("used ann", user.spans[1], (0.0,)) == (8.0,) and user.unsent["tokens"] == 0
+
+
+def test_what_a_dead_server_holds_is_free_again(store: str) -> None:
+    """A server that was killed does not lock a tenant out until midnight."""
+    here, other = (Counters(Database(store)) for _ in range(2))
+    member = acquire(Database(store))
+    try:
+        with _connection(store) as db:
+            assert here.reserve("used ann", 1, 0, 0.0, 60.0, 100.0) == 60
+            assert other.reserve("used ann", 1, 0, 0.0, 60.0, 100.0) == 40
+            other.add("used ann", 1, (10.0,), (30.0,))
+            assert here.reserve("used ann", 1, 0, 60.0, 60.0, 100.0) == 60, "10 are used, and 30 held by the other"
+            row = "INSERT INTO plait.processes (id, host, pid, lease) VALUES ('dead', 'h', 1, '1 h')"
+            db.execute(row)
+            db.execute("UPDATE plait.holdings SET process = 'dead' WHERE holder = %s", (other._holder,))
+            assert here.reserve("used ann", 1, 0, 60.0, 60.0, 100.0) == 60, "it may live"
+            db.execute("UPDATE plait.processes SET beat = now() - interval '2 h' WHERE id = 'dead'")
+            assert here.reserve("used ann", 1, 0, 60.0, 60.0, 100.0) == 90
+            here.add("used ann", 1, (0.0,), (0.0,))
+            db.execute("UPDATE plait.processes SET beat = now() WHERE id = 'dead'")
+            assert here.reserve("used ann", 1, 0, 0.0, 60.0, 100.0) == 30, "half of what is free is left to others"
+            db.execute("UPDATE plait.processes SET over = true WHERE id = 'dead'")
+            here.reserve("used ann", 1, 0, 0.0, 1.0, 100.0)
+            assert db.execute("SELECT count(*) FROM plait.holdings").fetchone() == (1,), "and then forgotten"
+    finally:
+        release(member)
+
+
+def _connection(store: str) -> Any:
+    import psycopg
+
+    return psycopg.connect(store, autocommit=True)
+
+
+def _held(store: str) -> float:
+    with _connection(store) as db:
+        return db.execute("SELECT coalesce(sum(n), 0) FROM plait.holdings").fetchone()[0]

@@ -41,11 +41,13 @@ class Branches:
         return times
 
 
-def max_branches_within(
-    latency: float, lengths: Branches, step: Step, *, quantile: float = 0.9, most: int = 256
-) -> int:
-    """Return the maximum number of branches that all end within `latency` seconds, with probability `quantile`. 0
-    if a single one takes longer. `step` returns the seconds of a decoding step by number of sequences.
+MAX_BRANCHES = 256
+CONFIDENCE = 0.9
+
+
+def max_branches_within(latency: float, lengths: Branches, step: Step) -> int:
+    """Return the maximum number of branches that all end within `latency` seconds, with probability 0.9. 0 if a single
+    one takes longer. `step` returns the seconds of a decoding step by number of sequences.
 
     >>> max_branches_within(3.0, Branches([100] * 50), lambda n: 0.01 + 0.001 * n)
     20
@@ -54,10 +56,10 @@ def max_branches_within(
     def fits(n: int) -> bool:
         chances = lengths.ended(n, n)
         times = lengths.times(n, step)
-        reached = (time for time, chance in zip(times, chances, strict=True) if chance >= quantile)
+        reached = (time for time, chance in zip(times, chances, strict=True) if chance >= CONFIDENCE)
         return next(reached, math.inf) <= latency
 
-    return bisect_left(range(1, most + 1), True, key=lambda n: not fits(n))
+    return bisect_left(range(1, MAX_BRANCHES + 1), True, key=lambda n: not fits(n))
 
 
 def _probability_at_least(n: int, k: int, p: float) -> float:

@@ -49,6 +49,8 @@ class Allowance:
     """The account of one limit of a tenant's day."""
 
     name: Literal["tokens", "cost"]
+    limit: float = 0.0
+    """Of one day."""
     holdings: list[Holding] = field(default_factory=list[Holding])
 
     @property

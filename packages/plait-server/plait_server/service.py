@@ -10,6 +10,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from plait.runtime.journal.store_membership import Counters
 from plait.runtime.telemetry import wanted
 
 from . import outside
-from .admission import RequestAdmission
+from .admission import Allowance, RequestAdmission
 from .bodies import Body, ServedStrategy, resolve
 from .documents import Documents
 from .errors import ApiError, invalid, unavailable
@@ -45,7 +46,7 @@ from .listing import EndedRuns
 from .metrics import Metrics
 from .response_store import ResponseStore
 from .settings import Settings
-from .tenants import ServedRun, Tenants, User, used_by
+from .tenants import ServedRun, Tenants, User
 
 log = logging.getLogger("plait.serve")
 
@@ -94,6 +95,8 @@ class Service:
         self.store = config.journal if isinstance(config.journal, Database) else None
         """What is shared with other processes."""
         self._counters = Counters(self.store) if self.store is not None else None
+        for user in self.tenants.users.values() if self._counters is not None else ():
+            user.share = partial(self._reserve_shared, user)
         self.pooled = self.store is not None and config.pool is not None
         """Whether other processes take over the runs of processes that died."""
         location = place(config) if config.journal != "off" else None
@@ -197,10 +200,22 @@ class Service:
         tokens, cost, journal = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0, 0.0))
         user.learned(tokens, cost, journal, requests)
 
-    async def _count_usage(self, user: User, tokens: int, cost: float) -> None:
+    async def _count_usage(self, user: User) -> None:
+        """Count what a tenant has used here over all processes of the store, and say what its runs hold."""
         assert self._counters is not None
-        more = (float(tokens), cost, float(user.take_journal_bytes()))
-        user.learned(*await asyncio.to_thread(self._counters.add, f"used {user.name}", user.spans[1], more))
+        async with user.accounting:
+            sent, name = user.unsent, f"used {user.name}"
+            more = (*sent.values(), float(user.take_journal_bytes()))
+            user.learned(*await asyncio.to_thread(self._counters.add, name, user.spans[1], more, user.held))
+            user.unsent = {what: amount - sent[what] for what, amount in user.unsent.items()}
+
+    async def _reserve_shared(self, user: User, allowance: Allowance, wanted: float) -> float:
+        """Reserve a part of a tenant's day in the store; return the amount that its runs here may hold."""
+        assert self._counters is not None
+        name, day, what = f"used {user.name}", user.spans[1], allowance.name
+        held, place = allowance.held + user.unsent[what], list(user.unsent).index(what)
+        granted = await asyncio.to_thread(self._counters.reserve, name, day, place, held, wanted, allowance.limit)
+        return granted - user.unsent[what]  # runs that have ended meanwhile hold less, and have used more
 
     def limits(self, user: User) -> Budget:
         """Return the budget of one run of a tenant."""
@@ -293,6 +308,7 @@ class Service:
             return
         live = ServedRun(handle, user, "", steps=False)
         self._register(live)
+        self._note_usage(user, 0)
         if self.on_run_taken_over is not None:
             self.run_in_background(self.on_run_taken_over(live), "the response of a run that was taken over")
 
@@ -329,9 +345,9 @@ class Service:
         live.user.ended(live.handle.run, answer)
         if live.body is not None:
             live.body.release()
+        self._note_usage(live.user, 0 if answer is None else answer.usage.completion)
         if answer is not None:
             usage = answer.usage
-            self._note_usage(live.user, usage.completion, *used_by(answer))
             self.audit.write(
                 tenant=live.user.name, run=live.handle.run, model=live.model[:200],
                 planner=live.handle.request.planner.name, ended=answer.status, prompt_tokens=usage.prompt,
@@ -342,11 +358,11 @@ class Service:
     def charge(self, user: User, tokens: int, cost: float) -> None:
         """Count what a request without a run took."""
         user.charge(tokens, cost)
-        self._note_usage(user, tokens, tokens, cost)
+        self._note_usage(user, tokens)
 
-    def _note_usage(self, user: User, generated: int, tokens: int, cost: float) -> None:
+    def _note_usage(self, user: User, generated: int) -> None:
         if self._counters is not None:
-            self.run_in_background(self._count_usage(user, tokens, cost), "what a request took")
+            self.run_in_background(self._count_usage(user), "what a request took")
         self.metrics.used(user.name, generated)
 
     async def drain(self) -> None:

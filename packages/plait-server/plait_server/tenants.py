@@ -10,10 +10,11 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from plait.core.budget import Budget
+from plait.core.errors import ConfigError
 from plait.core.ops import Plugin
 from plait.core.request import Request
 from plait.core.rights import ANY_HOST, Rights
@@ -68,9 +69,13 @@ class User:
         self._cost = 0.0
         self._journal = self._journal_counted = 0
         """Bytes in journals: of today, as far as they are counted; of this process, counted there or older."""
-        tokens = [Allowance("tokens")] if tenant.tokens_per_day is not None else []
-        self._allowances = tokens + ([Allowance("cost")] if tenant.cost_per_day is not None else [])
-        self._reserving = asyncio.Lock()
+        tokens = [] if tenant.tokens_per_day is None else [Allowance("tokens", tenant.tokens_per_day)]
+        self._allowances = tokens + ([] if tenant.cost_per_day is None else [Allowance("cost", tenant.cost_per_day)])
+        self.share: Callable[[Allowance, float], Awaitable[float]] | None = None
+        """Reserves an amount in the store of all servers; returns the amount that runs of this one may hold."""
+        self.accounting = asyncio.Lock()
+        self.unsent = {"tokens": 0.0, "cost": 0.0}
+        """Use that the store does not have yet."""
         self._held: dict[str, list[Holding]] = {}
         """By run: of each allowance, what it holds."""
         # Not guessable from the name: with another tenant's salt, one could find its cached prompts by timing.
@@ -100,6 +105,12 @@ class User:
         """The minute and the day that it is, from 1970."""
         now = self._clock()
         return int(now // 60), int(now // _DAY)
+
+    @property
+    def held(self) -> tuple[float, ...]:
+        """What its runs hold of the day's tokens and cost, if there are limits."""
+        held = {allowance.name: allowance.held for allowance in self._allowances}
+        return tuple(held.get(name, 0.0) for name in self.unsent) if held else ()
 
     def take_journal_bytes(self) -> int:
         """Return the bytes that this process has written to journals since the last call, and count them."""
@@ -211,7 +222,7 @@ class User:
         if not self._allowances:
             yield Reservation(budget)
             return
-        async with self._reserving:  # one after another: what a run holds that has not begun cannot be divided
+        async with self.accounting:  # one after another: what a run holds that has not begun cannot be divided
             made = Reservation(budget)
             try:
                 for allowance in self._allowances:
@@ -225,17 +236,22 @@ class User:
                 if made.handle is None:
                     for allowance, holding in zip(self._allowances, made.holdings, strict=False):
                         allowance.settle(holding, 0.0)
+                    if (share := self.share) is not None:
+                        with contextlib.suppress(ConfigError):
+                            await asyncio.gather(*(share(allowance, 0.0) for allowance in self._allowances))
 
     async def _reserve(self, allowance: Allowance, made: Reservation, priced: bool) -> None:
         self.tokens_left()
-        name, tenant = allowance.name, self.tenant
+        name = allowance.name
         if name == "tokens":
-            left, most = (tenant.tokens_per_day or 0) - self._tokens, made.budget.tokens or 1 << 62
+            left, most = allowance.limit - self._tokens, made.budget.tokens or 1 << 62
         else:
-            left, most = (tenant.cost_per_day or 0.0) - self._cost, made.budget.cost or math.inf
+            left, most = allowance.limit - self._cost, made.budget.cost or math.inf
         if name == "cost" and not priced:  # the cost cannot be limited: it is known only when the run has ended
             made.holdings.append(Holding(0.0, 0.0))
             return
+        if self.share is not None:
+            left = min(left, await self.share(allowance, most))
         holding = await allowance.reserve(most, left)
         if holding is None:
             raise self._later(f"running runs have reserved the rest of today's {name}", 1)
@@ -265,6 +281,7 @@ class User:
         self._turn()
         self._tokens += tokens
         self._cost += cost
+        self.unsent = {"tokens": self.unsent["tokens"] + tokens, "cost": self.unsent["cost"] + cost}
 
     def _turn(self) -> None:
         today = int(self._clock() // _DAY)

@@ -41,7 +41,7 @@ from tests.machine.invariants import check_invariants
 from tests.runtime.simulation.test_interleavings import Given, Moody
 
 PRUNINGS = [
-    "deepconf:warmup=2,eta=50", "deepconf:warmup=3,hold=false,eta=10", "successive-halving:first=8",
+    "deepconf:warmup=2,eta=50", "deepconf:warmup=3,hold=false,eta=10",
     "redundant:steps=2,threshold=0.6", "redundant:steps=1,criterion=ngrams,threshold=0.9",
 ]  # fmt: skip
 STOPS = [
@@ -118,7 +118,7 @@ class Played:
             if isinstance(action, Dispatch):
                 self.jobs[action.job.attempt] = action.worker
             elif action.kind == "cancel":
-                for what in ("decided", "below", "surest", "like", "pruned"):
+                for what in ("decided", "below", "like", "pruned"):
                     self.happened[what] += what in action.about
             elif isinstance(action, Finish):
                 assert not self.jobs, "a slot has leaked: workers still have jobs of a run that is over"
@@ -180,7 +180,7 @@ def play(seeds: range) -> Counter[str]:
 @pytest.mark.parametrize("block", range(4))
 def test_votes_under_all_rules_end_whole(block: int) -> None:
     happened = play(range(75 * block, 75 * (block + 1)))
-    for what in ("done", "decided", "below", "surest", "like", "pruned", "went with another"):
+    for what in ("done", "decided", "below", "like", "pruned", "went with another"):
         assert happened[what], f"75 votes without one {what!r}"
 
 
@@ -261,16 +261,6 @@ def test_deepconf_stops_whom_it_should_when_it_should() -> None:
     )  # fmt: skip
     assert stopped(report) == {"s2": 22}, "with two of the window's four tokens at 1 its mean falls below 7"
     assert report.result is not None and report.result.why.startswith("3 of 3 votes")
-
-
-def test_halving_keeps_the_surer_half() -> None:
-    series = {f"s{i}": [float(i)] * 40 for i in range(4)}
-    policy = Plugins().policy(Plugin.of("successive-halving:first=10"))
-    report = simulate(
-        vote(4), hosts=[Host("h", decode_rate=100.0)], outcome=forty, confidence=recorded(**series), policies=[policy],
-        latency=LatencyModel(abort_latency=0.0),
-    )  # fmt: skip
-    assert stopped(report) == {"s0": 10, "s1": 10, "s2": 20}
 
 
 @pytest.mark.parametrize(

@@ -385,6 +385,7 @@ class Driver:
                 if self.admission.most is not None:
                     self.admission.record_end(self.now())
                 self.expander.forget(action.run)
+                self.recorder.lost.discard(action.run)
                 self._contexts.pop(action.run, None)
                 self._audience.of.pop(action.run, None)
                 self._streamed.discard(action.run)

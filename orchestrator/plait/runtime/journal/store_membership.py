@@ -216,10 +216,11 @@ class Counters:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._holder = secrets.token_hex(8)
 
-    def add(self, name: str, span: int, amounts: tuple[float, ...]) -> tuple[float, ...]:
+    def add(self, name: str, span: int, amounts: tuple[float, ...], held: tuple[float, ...] = ()) -> tuple[float, ...]:
         """Add amounts to the counters of a span (a minute or day since 1970) and return the sums; zeros only read the
-        counters. Earlier spans of the same name are deleted."""
+        counters. Earlier spans of the same name are deleted. `held`: what this object holds of each from now on."""
         with connected(self._database) as db, db.transaction():
             db.execute("DELETE FROM plait.counters WHERE name = %s AND span < %s", (name, span))
             sums: list[float] = []
@@ -231,4 +232,40 @@ class Counters:
                 ).fetchone()
                 assert row is not None
                 sums.append(row[0])
+            for place, amount in enumerate(held):
+                self._hold(db, name, place, amount)
         return tuple(sums)
+
+    def reserve(self, name: str, span: int, place: int, held: float, wanted: float, limit: float) -> float:
+        """Reserve up to `wanted` of a counter's limit beside what this object holds; return the sum.
+
+        What a process holds that sends no heartbeat is free. While other processes live, half of what is free is left
+        to them, until it is a 64th of the limit.
+        """
+        alive = "NOT p.over AND p.beat + p.lease >= now()"
+        with connected(self._database) as db, db.transaction():
+            db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (name,))
+            db.execute("DELETE FROM plait.holdings h USING plait.processes p WHERE p.id = h.process AND p.over")
+            row = db.execute(
+                "SELECT (SELECT coalesce(sum(n), 0) FROM plait.counters WHERE name = %s AND span = %s AND place = %s) "
+                f"+ coalesce(sum(h.n), 0), (SELECT count(*) FROM plait.processes p WHERE p.id <> %s AND {alive}) "
+                "FROM plait.holdings h JOIN plait.processes p ON p.id = h.process "
+                f"WHERE h.name = %s AND h.place = %s AND h.holder <> %s AND {alive}",
+                (name, span, place, self._process, name, place, self._holder),
+            ).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
+            assert row is not None
+            free = max(0.0, limit - row[0] - held)
+            most = free / 2 if row[1] and free > limit / 64 else free
+            self._hold(db, name, place, held + min(wanted, most))
+        return held + min(wanted, most)
+
+    @property
+    def _process(self) -> str:
+        member = _members.get((os.getpid(), self._database.url))
+        return "" if member is None else member.id
+
+    def _hold(self, db: psycopg.Connection[Any], name: str, place: int, amount: float) -> None:
+        if process := self._process:
+            update = "ON CONFLICT (name, place, holder) DO UPDATE SET process = excluded.process, n = excluded.n"
+            row = (name, place, self._holder, process, amount)
+            db.execute(f"INSERT INTO plait.holdings VALUES (%s, %s, %s, %s, %s) {update}", row)

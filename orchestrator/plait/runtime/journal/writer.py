@@ -136,6 +136,8 @@ class Recorder:
         self._intents: set[int] = set()
         self._ended: list[str] = []
         """Runs whose end may not be on the disk yet."""
+        self.lost: set[str] = set()
+        """Runs whose journal can no longer be written, until the machine has ended them."""
         self.urgent: bool = False
         """Whether a run began or ended, which other processes should see: `flush` soon."""
         self.at_once: bool = False
@@ -216,6 +218,7 @@ class Recorder:
         if file.journal is self.current:
             self.current = None
         self.alone = False
+        self.lost |= file.runs
         for run in file.runs:
             self._of.pop(run, None)
         try:
@@ -305,8 +308,8 @@ class Recorder:
         """Write to disk that a call with side effects is about to start. Return `False` if the write fails: then the
         call must not start."""
         file = self._of.get(job.run)
-        if file is None:
-            return True
+        if file is None:  # where its journal is lost, another process may run it now and make the call itself
+            return job.run not in self.lost
         self._intents.add(job.attempt)
         note = Note(job.run, job.step, job.attempt, "intent", job.op.model_dump(mode="json"))
         self._guarded(file, job.run, file.journal.note, note)
@@ -319,11 +322,12 @@ class Recorder:
         return None if file is None else file.journal.path
 
     @_locked
-    def note(self, run: str, step: str, kind: str, value: JsonValue) -> None:
-        """Write a note of a run."""
+    def note(self, run: str, step: str, kind: str, value: JsonValue) -> bool:
+        """Write a note of a run. Return `False` if its journal can no longer be written."""
         file = self._of.get(run)
         if file is not None:
             self._guarded(file, run, file.journal.note, Note(run, step, None, kind, value))
+        return run not in self.lost
 
     @_locked
     def flush(self) -> None:
@@ -479,6 +483,7 @@ class Recorder:
         if run in file.runs and not isinstance(error, ConfigError):
             log.error("run %s cannot be written to %s: %s", run, file.journal.path, error)
             self._of.pop(run, None)
+            self.lost.add(run)
             file.runs.discard(run)
             self.failed([run], error)
             return

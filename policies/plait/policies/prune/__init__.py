@@ -3,6 +3,5 @@
 SHARED = {
     "consensus": "branches:Consensus",
     "redundant": "branches:Redundant",
-    "successive-halving": "branches:SuccessiveHalving",
 }
 """`module:Class` of the plugins that share a file, by name."""

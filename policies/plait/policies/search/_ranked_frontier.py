@@ -33,10 +33,6 @@ class RankedFrontier(Frontier):
         """Put a node's next child into the queue. State keys break ties, so that completion order does not matter."""
         self._push(node, len(node.children))
 
-    def max_children(self, node: SearchNode) -> int | None:
-        """Return the maximum number of a node's children."""
-        return self.branch
-
     def is_waiting(self, node: SearchNode) -> bool:
         """Return whether an open node must wait before it gets its next child."""
         return False
@@ -61,8 +57,8 @@ class RankedFrontier(Frontier):
 
     def on_taken(self, node: SearchNode) -> None:
         """Record that a node gets its next child now; `node.children` does not contain the child yet."""
-        following, most = len(node.children) + 1, self.max_children(node)
-        if most is not None and following >= most:
+        following = len(node.children) + 1
+        if self.branch is not None and following >= self.branch:
             node.outcome = "expanded"
         else:
             self._push(node, following)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import ClassVar
 
 from pydantic import Field
@@ -21,9 +20,7 @@ class Beam(Search):
     """The `keep` best nodes of each depth get `branch` children each; state keys break ties. Answers are not duplicated
     to fill a beam.
 
-    With `barrier` a depth is scored completely before its best nodes continue, as in HF search-and-learn. Without it
-    the best node scored so far continues as soon as one of the depth's `keep` places is free. This is faster if steps
-    differ in length, but a good late node may find no place.
+    A depth is scored completely before its best nodes continue, as in HF search-and-learn.
     """
 
     fidelity = Fidelity(
@@ -32,14 +29,13 @@ class Beam(Search):
 
     keep: Count = Field(default=4, ge=1, le=10_000, description="Nodes kept per depth.")
     branch: Count = Field(default=4, ge=1, le=1_000, description="Children of a node.")
-    barrier: bool = Field(default=True, description="Wait for the whole depth.")
 
     def frontier(self, tree: SearchTree) -> Frontier:
         """Return the beams of one run."""
-        return _Barrier(tree, self) if self.barrier else _Open(tree, self)
+        return _Beams(tree, self)
 
 
-class _Barrier(Rounds):
+class _Beams(Rounds):
     def __init__(self, tree: SearchTree, options: Beam) -> None:
         super().__init__(tree, options.keep * options.branch)
         self._options = options
@@ -48,31 +44,6 @@ class _Barrier(Rounds):
         going = [node for node in came if node.outcome == "open"]
         best = sorted(going, key=lambda node: (-self.tree.prior(node), node.key, node.name))[: self._options.keep]
         return [node for node in best for _ in range(self._options.branch)]
-
-
-class _Open(RankedFrontier):
-    def __init__(self, tree: SearchTree, options: Beam) -> None:
-        self._options = options
-        self._going: dict[SearchNode, None] = {}
-        self._places: Counter[int] = Counter()
-        super().__init__(tree, options.branch)
-
-    def max_children(self, node: SearchNode) -> int | None:
-        return self._options.branch * (1 if node.parent is not None else self._options.keep)
-
-    def rank(self, node: SearchNode, child: int) -> Key:
-        return (-self.tree.prior(node), child)
-
-    def take(self) -> SearchNode | None:
-        while (node := super().take()) is not None:
-            if node in self._going:
-                return node
-            if self._places[node.depth] < self._options.keep:
-                self._places[node.depth] += 1
-                self._going[node] = None
-                return node
-            node.outcome = "pruned"
-        return None
 
 
 class BestFirst(Search):
