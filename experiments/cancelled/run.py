@@ -41,6 +41,8 @@ from .upstream import DECIDING, MODEL, TOKEN_S, VOTE
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).with_name("README.md")
 ROWS = Path(__file__).parent / "data" / "rows.jsonl"
+VLLM_ROWS = ROWS.with_name("vllm.jsonl")
+"""Written by `on_vllm`."""
 START_S, SETTLE_S, READ_PIECES, WHOLE_S = 90, 1.5, 20, 0.3
 SAMPLES, LIMIT_S, LIMIT_TOKENS = 8, 0.5, 200
 NO_KEY = {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -171,21 +173,23 @@ def count_late(requests: Sequence[Mapping[str, Any]], after: float) -> tuple[int
     return late, sum(each["ended"] is None for each in requests)
 
 
-def gateways(folder: Path | None, base: str, scratch: Path) -> dict[str, tuple[list[str], str, str]]:
+def gateways(
+    folder: Path | None, base: str, scratch: Path, model: str = MODEL
+) -> dict[str, tuple[list[str], str, str]]:
     """Return the servers to put before the upstream: their command, address and model's name, by name."""
     ports = {name: free_port() for name in ("plait", "litellm", "router", "metrics")}
     address = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     plait = [sys.executable, "-m", "plait", "serve", f"--port={ports['plait']}", "--upstream", base, "--journal", "off"]
-    found = {"plait serve": (plait, f"{address['plait']}/v1", MODEL)}
+    found = {"plait serve": (plait, f"{address['plait']}/v1", model)}
     if folder is not None:
         config = scratch / "litellm.yaml"
-        params = {"model": f"openai/{MODEL}", "api_base": base, "api_key": "none"}
-        config.write_text(json.dumps({"model_list": [{"model_name": MODEL, "litellm_params": params}]}))
+        params = {"model": f"openai/{model}", "api_base": base, "api_key": "none"}
+        config.write_text(json.dumps({"model_list": [{"model_name": model, "litellm_params": params}]}))
         litellm = [str(folder / "litellm"), f"--config={config}", f"--port={ports['litellm']}", "--host=127.0.0.1"]
         router = [str(folder / "vllm-router"), "--host=127.0.0.1", f"--port={ports['router']}"]
         router += [f"--prometheus-port={ports['metrics']}", "--worker-urls", base.removesuffix("/v1")]
-        found["LiteLLM's proxy"] = (litellm, f"{address['litellm']}/v1", MODEL)
-        found["vLLM's router"] = (router, f"{address['router']}/v1", MODEL)
+        found["LiteLLM's proxy"] = (litellm, f"{address['litellm']}/v1", model)
+        found["vLLM's router"] = (router, f"{address['router']}/v1", model)
     return found
 
 
@@ -315,15 +319,25 @@ server has written the last token of the fifth equal answer.
   them. With `early=true` or the policy `consensus` the rest stop as soon as they cannot change the verdict.
 - A token limit stops later than the other events: a worker reports every 16 tokens of each sample.
 
+"""
+HEAD = """
 | what happens | who stands before the server | tokens afterwards: median (lowest–highest) | requests |
 |---|---|---|---|
 """
+SERVED = """
+## On `vllm serve`
+
+SmolLM2-135M-Instruct on vLLM 0.32.0, on the CPU. The server's counter of generated tokens is read every 50 ms; a row
+counts what it grows after the event, with up to 50 ms of tokens from before it, and one step of the engine writes a
+token of each request that runs. The vote ends when the program has its verdict. The count ends 4 s after the event.
+
+`python -m experiments.cancelled.on_vllm --model FOLDER --gateways ENVIRONMENT/bin --rounds {rounds}` (load {load});
+each round is in [vllm.jsonl](data/vllm.jsonl).
+"""
 
 
-def page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of rows."""
-    loads = sorted(row["load"] for row in rows)
-    rounds = max(sum(row["contender"] == "plait" for row in rows) // 3, 1)
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each situation and contender."""
     lines: list[str] = []
     for key in sorted({(row["situation"], row["contender"]) for row in rows}):
         mine = [row for row in rows if (row["situation"], row["contender"]) == key]
@@ -331,10 +345,21 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         says = f"not stopped in {still} of {len(mine)}" if still else f"stopped in all {len(mine)}"
         late = spread([row["late"] for row in mine])
         lines.append(f"| {key[0]} | {key[1]} | {late.median:,.0f} ({late.low:,}–{late.high:,}) | {says} |\n")
-    about = ABOUT.format(
-        token_ms=1000 * TOKEN_S, settle=SETTLE_S, rounds=rounds, machine=machine(), load=f"{loads[0]}–{loads[-1]}"
-    )
-    return about + "".join(lines)
+    return HEAD + "".join(lines)
+
+
+def load(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the lowest and the highest load of the machine."""
+    return f"{min(row['load'] for row in rows)}–{max(row['load'] for row in rows)}"
+
+
+def page(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of rows."""
+    rounds = max(sum(row["contender"] == "plait" for row in rows) // 3, 1)
+    about = ABOUT.format(token_ms=1000 * TOKEN_S, settle=SETTLE_S, rounds=rounds, machine=machine(), load=load(rows))
+    served = [json.loads(line) for line in VLLM_ROWS.read_text().splitlines()]
+    again = sum(row["contender"] == "`plait run`" for row in served)
+    return about + table(rows) + SERVED.format(rounds=again, load=load(served)) + table(served)
 
 
 def main() -> None:

@@ -1,20 +1,23 @@
 """How long n branches take: until the first ends, until k have, until one succeeds.
 
-The k-th of n branches to end is a sum of binomials (`plait_research.branch_runtimes`), the first success a draw of
-a distribution that may never come. Intervals come from drawing the recorded lengths again (bootstrap): they state how
-sure the mean is, not how far a single run lies.
+As in "Predicting the runtime of parallel local search" (arXiv 2403.08790) branches are independent draws, so the k-th
+of n to end is a sum of binomials; the first success is a draw of a distribution that may never come. Lengths are
+tokens; seconds follow from a decoding step of n sequences (`fixed + each * n`), which gets shorter as branches end.
+Intervals come from drawing the recorded lengths again (bootstrap): they state how sure the mean is, not how far a
+single run lies.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from plait_research.branch_runtimes import Branches as Lengths, Step
+__all__ = ["Branches", "Prediction", "Problems", "Step"]
 
-__all__ = ["Branches", "Prediction", "Problems"]
-
+Step = Callable[[float], float]
+"""Seconds of a decoding step, by the number of sequences."""
 _FACTOR, _STEP, _MODULUS = 6364136223846793005, 1442695040888963407, 1 << 64
 """Of a linear congruential generator (Knuth's MMIX): nothing here may depend on chance, so this is enough."""
 _AGAIN = 60
@@ -35,6 +38,32 @@ class Prediction:
     """`math.inf` where it does not happen so often."""
     happens: float = 1.0
     """Probability that it happens at all."""
+
+
+class Lengths:
+    """Recorded lengths of branches, in tokens. Raises `ValueError` without lengths, and for one below 1."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        if not lengths or min(lengths) < 1:
+            raise ValueError("lengths of at least one token are needed")
+        self.lengths: list[int] = sorted(lengths)
+
+    def ended(self, n: int, k: int) -> list[float]:
+        """Return P(the k-th of n has ended by then), for each length."""
+        total = len(self.lengths)
+        return [_probability_at_least(n, k, bisect_right(self.lengths, length) / total) for length in self.lengths]
+
+    def times(self, n: int, step: Step | None) -> list[float]:
+        """Return when a branch of each length ends, n having begun together; it is quicker as others have ended."""
+        if step is None:
+            return [float(length) for length in self.lengths]
+        total, times, at, before = len(self.lengths), list[float](), 0.0, 0
+        for i, length in enumerate(self.lengths):
+            alive = max(1.0, n * (total - i) / total)
+            at += (length - before) * step(alive)
+            before = length
+            times.append(at)
+        return times
 
 
 class Branches(Lengths):
@@ -174,3 +203,18 @@ class Problems:
             p50 = time if so_far >= 0.5 - 1e-9 and p50 == math.inf else p50
             p90 = time if so_far >= 0.9 - 1e-9 and p90 == math.inf else p90
         return Prediction(mean, low, high, p50, p90, happens)
+
+
+def _probability_at_least(n: int, k: int, p: float) -> float:
+    """Return P(at least k of n), each with probability p."""
+    if p >= 1.0:
+        return 1.0
+    if p <= 0.0:
+        return 0.0
+    odds, term, total = math.log(p) - math.log1p(-p), n * math.log1p(-p), 0.0
+    for i in range(n + 1):
+        if i >= k:
+            total += math.exp(term)
+        if i < n:
+            term += math.log((n - i) / (i + 1)) + odds
+    return min(1.0, total)

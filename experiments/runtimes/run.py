@@ -40,7 +40,6 @@ from plait.runtime.client.config import Config
 from plait.runtime.journal.journal import Journal
 from plait.runtime.plugins.loader import Plugins
 from plait_bench.countdown import CountdownProblem, draw
-from plait_research.branch_runtimes import Step
 from plait_research.simulation.calibrate import RecordedAttempt, fit, recorded
 from plait_research.simulation.engine_profile import EngineProfile
 
@@ -48,7 +47,7 @@ from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick
 from .._tools.kept import add_row
 from .._tools.statistics import share_text
-from .prediction import Branches, Prediction, Problems
+from .prediction import Branches, Prediction, Problems, Step
 
 WIDTHS = (2, 4, 8, 16, 32)
 MOST, TOKENS = 32, 256

@@ -47,8 +47,7 @@ def test_a_plan_for_people_and_for_drawing(plait, diamond):
     text = plait("plan", "--plan", diamond).out
     assert "3 waves, width 2, critical path a > b > d (at most 400 tokens)" in text
     assert plait("plan", "--plan", diamond, "--format", "mermaid").out.startswith("flowchart TD\n")
-    assert plait("plan", "--plan", diamond, "--format", "dot").out.startswith("digraph plan {")
-    done = plait("plan", "--plan", diamond, "--format", "dot", "--json")
+    done = plait("plan", "--plan", diamond, "--format", "mermaid", "--json")
     assert done.code == 2
     assert "choose one" in done.json["error"]
 

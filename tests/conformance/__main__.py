@@ -64,7 +64,8 @@ def vllm(folder: str, model: str) -> Iterator[str]:
     }  # fmt: skip
     log = ROOT / "build" / "vllm.log"
     log.parent.mkdir(exist_ok=True)
-    with vllm_process(Path(folder), model, log, "--enable-auto-tool-choice", **settings) as (base, process):
+    flags = ("--enable-auto-tool-choice", "--enable-tokenizer-info-endpoint")
+    with vllm_process(Path(folder), model, log, *flags, **settings) as (base, process):
         while True:
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"{base}/health", timeout=5).close()

@@ -8,6 +8,7 @@ table asks for the same text direct and through plait.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 REAL = bool(os.environ.get("CONFORMANCE_REAL"))
@@ -51,6 +52,12 @@ class Count(int):
 FINE = Text("All is fine.")
 SUNNY = Text("It is sunny.")
 THREE = Count(3)
+
+
+def grows(partial: Iterable[Any]) -> bool:
+    """Return whether an object of six fields came in several states. A busy machine joins some of the six; a real
+    model's limit may cut it after the first."""
+    return len(dict.fromkeys(map(repr, partial))) >= (1 if REAL else 4)
 
 
 def is_rome(city: Any) -> bool:

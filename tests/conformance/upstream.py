@@ -226,7 +226,8 @@ def read_prompts(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return prompts of token ids with the log-probabilities of their tokens, as `echo` does with `logprobs`."""
     choices = []
     for place, ids in enumerate(body["prompt"]):
-        words = [_WORDS[each] for each in ids]
+        written = ids[-1:] * min(1, body.get("max_tokens", 1))
+        words = [_WORDS[each] for each in (*ids, *written)]
         scores = [None, *(-len(word) / 10 for word in words[1:])]
         tops = [None, *({word: score} for word, score in zip(words[1:], scores[1:], strict=True))]
         logprobs = {"tokens": words, "token_logprobs": scores, "top_logprobs": tops}
@@ -286,6 +287,11 @@ def prompt_ids(body: Mapping[str, Any]) -> list[int]:
     return encode("\n".join(map(text_of, body["messages"])) if "messages" in body else body.get("prompt", ""))
 
 
+async def tokenizer_info(_: Request) -> Response:
+    """Answer `/tokenizer_info`, which lm-evaluation-harness asks for."""
+    return JSONResponse({"tokenizer_class": "Words", "eos_token": _WORDS[0], "bos_token": _WORDS[0]})
+
+
 async def tokens(request: Request) -> Response:
     """Answer `/tokenize` and `/detokenize`."""
     body = await request.json()
@@ -317,6 +323,7 @@ def app() -> Starlette:
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/tokenize", tokens, methods=["POST"]),
             Route("/detokenize", tokens, methods=["POST"]),
+            Route("/tokenizer_info", tokenizer_info),
             Route("/requests", requests),
         ]
     )

@@ -421,14 +421,6 @@ def test_mermaid_shows_kinds_continuations_and_escapes() -> None:
     assert "  class s0 expands" in lines
 
 
-def test_dot_quotes_what_it_must() -> None:
-    drawn = graph.dot(PICTURED)
-    assert r'"child-1" [label="child-1\nsays \"no\" <b>\nthink <= 512 tokens after parent", shape=ellipse' in drawn
-    assert '"parent" -> "child-1" [style=bold];' in drawn
-    assert '"look" -> "out";' in drawn
-    assert drawn.count("{") == drawn.count("}") == 1
-
-
 def test_text_folds_steps_that_are_alike() -> None:
     samples = [think(f"sample-{i}") for i in range(1, 1001)]
     lines = graph.text(plan(*samples, join("out", *(step.name for step in samples)))).splitlines()

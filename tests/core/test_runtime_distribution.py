@@ -10,7 +10,6 @@ import pytest
 
 from experiments.runtimes.prediction import Branches, Problems
 from plait.core import Join, ModelCall, Plan, Sampling, Step, Text
-from plait_research.branch_runtimes import max_branches_within
 from plait_research.simulation.engine_profile import EngineProfile
 from plait_research.simulation.simulator import simulate
 
@@ -92,17 +91,6 @@ def test_seconds_are_those_of_the_simulator() -> None:
     for seed in range(20):
         seconds.append(simulate(plan, hosts=[ENGINE.host("e", 64)], outcome=ENGINE.outcome(), seed=seed).makespan)
     assert Branches(LENGTHS).quorum(8, 8, ENGINE.step).mean == pytest.approx(fmean(seconds), rel=0.15)
-
-
-def test_as_many_branches_as_fit_into_a_latency() -> None:
-    step = EngineProfile(model="m", machine="x", fixed=0.004, each=0.0008, read=0).step
-    lengths = Branches(LENGTHS)
-    counts = [max_branches_within(latency, lengths, step) for latency in (0.01, 1.0, 3.0, 10.0, 1000.0)]
-    assert counts == sorted(counts)
-    assert counts[0] == 0
-    assert counts[-1] == 256
-    n = counts[2]
-    assert lengths.quorum(n, n, step).p90 <= 3.0 < lengths.quorum(n + 1, n + 1, step).p90
 
 
 @pytest.mark.parametrize(("lengths", "marks"), [([], None), ([0], None), ([3], [True, False])])

@@ -74,14 +74,15 @@ def compactions(answer: Any) -> list[str]:
 # -- long agents -------------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_of_400_turns_on_8192_tokens_ends_and_answers():
+@pytest.mark.parametrize("mode", ["summary", "summary-only"])
+def test_an_agent_of_400_turns_on_8192_tokens_ends_and_answers(mode: str):
     worker = Pages(400)
-    answer = run(worker)
+    answer = run(worker, compaction=mode)
     assert answer.answer == "400 pages"
     assert len([name for name in worker.names if "turn-" in name]) >= 400
     labels = compactions(answer)
     assert any("summarised" in label for label in labels)
-    assert any("cleared" in label for label in labels)
+    assert any("cleared" in label for label in labels) == (mode == "summary")
     assert len(labels) < 20
     # Whatever happened in between, the instructions and the question are read from the cache.
     start = worker.prompts[0]
@@ -98,7 +99,7 @@ def test_without_compaction_the_same_agent_fails_with_a_named_error():
 
 def test_a_summary_alone_reads_the_results_before_they_are_lost():
     worker = Pages(60)
-    answer = run(worker, compaction={"mode": "summary-only", "above_tokens": 1500})
+    answer = run(worker, compaction={"above_tokens": 1500})
     assert answer.answer == "60 pages"
     assert all("summarised" in label for label in compactions(answer))
     assert not any("was removed to save space" in prompt for prompt in worker.prompts)
@@ -330,6 +331,29 @@ def test_what_a_compaction_keeps(
             assert any(message.said == block[0].said for message in kept)
     assert len(stub.labels) == 1
     assert len(stub.asked) <= 2
+
+
+@pytest.mark.parametrize(
+    ("summary", "reason"),
+    [
+        ("", "the summary is empty"),
+        (call("look", at="x"), "the summary is empty"),
+        ("s" * 100_000, "the summary is not shorter than the turns that it replaces"),
+        (None, "the summary failed: broken"),
+    ],
+)
+def test_a_fallback_is_named_with_its_reason(summary: str | None, reason: str):
+    head = [Message(role="user", content="The question?")]
+    talk = [*head, *(assistant_message(f"turn {turn} " + "t" * 300) for turn in range(9))]
+    stub = Stub(summary)
+    compactor = Compactor(stub, Compaction(), SYSTEM, list(head))  # type: ignore[arg-type]
+    with pytest.raises(StopIteration) as stop:
+        compactor.compact(talk, 1600, ()).send(None)
+    kept = stop.value.value
+    assert [message.text[:7] for message in kept[1:]] == ["turn 6 ", "turn 7 ", "turn 8 "]
+    (label,) = stub.labels
+    assert label.startswith("compacted: 6 turns left out")
+    assert label.endswith(f"({reason})")
 
 
 def test_blocks_hold_calls_and_their_results_together():

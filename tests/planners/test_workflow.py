@@ -253,7 +253,9 @@ def test_any_words_of_a_model_make_a_plan_with_faults_or_one_that_can_be_checked
     faults = find_faults(plan, SPECS)
     again = parse(plan.to_json())
     assert [each.id for each in walk_nodes(again.nodes)] == [each.id for each in walk_nodes(plan.nodes)]
-    apply_repair(plan, {"replace": {each.node: steps for each in faults}, "answer": answer}, faults)
+    apply_repair(
+        plan, {"replace": {each.node: steps for each in faults}, "answer": answer}, {each.node for each in faults}
+    )
     abstract(plan)
 
 
@@ -311,6 +313,20 @@ def test_a_repair_that_lowers_nothing_is_dropped_and_is_the_last():
 def test_a_plan_that_cannot_be_read_is_written_again():
     answer, worker = ask("Sure! First I look.", f"Here:\n```json\n{json.dumps({'steps': [FOUND]})}\n```", "two")
     assert answer.answer == "two"
+    assert "cannot be read" in said(worker.thinks[1])
+
+
+@pytest.mark.parametrize("reply", [{"answer": "x"}, {"steps": {}, "answer": 3}, {"replace": {}, "answer": "x"}, {}])
+def test_json_without_steps_is_no_plan_and_no_answer(reply: Any):
+    answer, worker = ask(*[reply] * 3)
+    assert answer.answer is None
+    assert 'the plan is no JSON object with "steps"' in answer.failure.message
+    assert len(worker.thinks) == 2
+
+
+def test_a_plan_whose_steps_cannot_be_read_is_written_again():
+    answer, worker = ask({"steps": [{"id": "a"}], "answer": "$a"}, {"steps": [FOUND], "answer": "$found.0.id"})
+    assert answer.value == "f1"
     assert "cannot be read" in said(worker.thinks[1])
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.faults.world import Fault, World, cuts
 
@@ -25,6 +28,7 @@ def kinds_of(world: World, upstreams: tuple[str, ...], tenants: Tenants) -> dict
         "tools": [kill(world, "tools"), freeze(world, "tools")],
         "disk": [("disk full", world.fill, lambda: (world.empty(), world.revive("db"))[0])],
         "clock": [jump(world, name, seconds) for name in (*servers, "db") for seconds in (3600, -3600)],
+        "sandbox": [sandboxes(world, name) for name in servers],
         "slow client": [slow_client(tenants, name) for name in servers],
     }  # fmt: skip
 
@@ -90,6 +94,19 @@ def write(world: World, file: str, text: str) -> Callable[[], object]:
 def jump(world: World, name: str, seconds: int) -> Fault:
     """A clock is wrong."""
     return f"clock {name} {seconds:+d} s", lambda: world.jump(name, seconds), lambda: world.jump(name, 0)
+
+
+def sandboxes(world: World, name: str) -> Fault:
+    """The sandboxes of a server are killed: those that run a program, and those that wait for one."""
+
+    def begin() -> None:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == world.running[name].pid and b"\0-I\0-S\0-c\0" in (folder / "cmdline").read_bytes():
+                    os.kill(int(folder.name), signal.SIGKILL)
+
+    return f"sandboxes {name} die", begin, lambda: None
 
 
 def slow_client(tenants: Tenants, server: str) -> Fault:

@@ -47,6 +47,8 @@ SETTINGS = {
 }
 CHARGE = {"kind": "call", "tool": "charge"}
 """A call of the tool of the MCP server."""
+KILLED = (137, -9)
+"""Exit codes of a program whose sandbox was killed."""
 TIMEOUT_S = 25.0
 REASONS = (429, 500, 502, 503, 504)
 """Statuses that do not blame an innocent."""
@@ -240,9 +242,10 @@ class Tenants:
         if said.status_code != 200:
             self.refused(f"program {name}", said)
         elif mark[::-1] not in said.text:
-            late = '"timeout' in said.text.replace("\\", "")
-            self.found.tally["programs that ended with a reason"] += late
-            if not late:
+            text = said.text.replace("\\", "")
+            ended = '"timeout' in text or any(f'"code": {code}' in text for code in KILLED)
+            self.found.tally["programs that ended with a reason"] += ended
+            if not ended:
                 self.found.silent.append(f"program {name}: {said.text[:1000]!r}")
 
     async def stored(self, name: str, server: str, mark: str) -> None:

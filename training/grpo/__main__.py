@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 
 from plait.apps.common.interrupt import run_stoppable
-from plait_research.rollouts.loop import StepReport
 
 from . import arms, warmup
+from .loop import StepReport
 
 FOLDER = Path("build/training/five")
 START = FOLDER.with_name("five-start")

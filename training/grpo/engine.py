@@ -14,12 +14,12 @@ from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.engine import Engine
 from plait_bench.tasks.countdown import Countdown
 from plait_research.rollouts.advantages import Credit
-from plait_research.rollouts.loop import LearningLoop, StepReport
 from plait_research.rollouts.producer import Producer, sampled
 from plait_research.rollouts.rewards import reward_of
 from plait_research.rollouts.store import Store
 
 from . import five
+from .loop import LearningLoop, StepReport
 from .threads import CHILD_TOKENS, PARENT_TOKENS, thread_reward
 from .trainer import Learner
 

@@ -116,22 +116,6 @@ def mermaid(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dot(plan: Plan) -> str:
-    """Return the plan in the DOT language of Graphviz, with the same styles as `mermaid`."""
-    shapes = {"think": "ellipse", "call": "box", "join": "hexagon"}
-    lines = ["digraph plan {", "  rankdir=TB;"]
-    for step in plan.steps:
-        style = "dashed" if step.expands else "solid"
-        pen = ", peripheries=2" if step.name == plan.output else ""
-        label = "\\n".join(_quoted(line) for line in _caption(step))
-        lines.append(f'  "{step.name}" [label="{label}", shape={shapes[step.op.kind]}, style={style}{pen}];')
-    for step in plan.steps:
-        for dep in needs(step):
-            bold = " [style=bold]" if dep == _continued_step(step) else ""
-            lines.append(f'  "{dep}" -> "{step.name}"{bold};')
-    return "\n".join([*lines, "}"]) + "\n"
-
-
 def text(plan: Plan) -> str:
     """Return the plan as an ASCII table with one line per step, by wave; similar adjacent steps share a line."""
     steps = {step.name: step for step in plan.steps}
@@ -202,7 +186,3 @@ def _html(line: str) -> str:
     for raw, safe in (("&", "&amp;"), ('"', "&quot;"), ("<", "&lt;"), (">", "&gt;"), ("\n", " ")):
         line = line.replace(raw, safe)
     return line
-
-
-def _quoted(line: str) -> str:
-    return line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

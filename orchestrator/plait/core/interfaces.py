@@ -194,8 +194,9 @@ class Policy(PluginModel):
     """Orders, places, prunes and hedges. It runs inside the machine and must be pure: a function of its arguments and
     options alone. A policy overrides only the methods it has an opinion on.
 
-    Several policies of one run: ranks are taken one after the other, so the next breaks the ties of the first; a hold
-    of any of them holds, else the first that names a worker with room places; all that their reviews wish is done.
+    Several policies of one run combine in their order. The rank of the next policy breaks ties of the one before. A
+    step that any policy defers waits; otherwise the first policy that names a worker with room places it. The wishes of
+    all reviews are fulfilled.
     """
 
     needs_stream: ClassVar[bool] = False

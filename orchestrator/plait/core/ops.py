@@ -239,7 +239,7 @@ class ModelCall(Frozen):
     tool_choice: str = Field(default="required", max_length=64, exclude_if="required".__eq__)
     """`auto`: the model may call one of `tools`. `required`: the model must call one. A name: the model must call this
     function. `none`: the model only reads them, as calls before did, so that its prompt's beginning is cached. A server
-    gets the field; an engine in this process enforces it, except `none`."""
+    gets the field; an engine in this process enforces it."""
     parallel_tool_calls: bool = Field(default=True, exclude_if=bool)
     """Whether one turn may make several calls."""
     if TYPE_CHECKING:  # the validators accept more types than the fields hold

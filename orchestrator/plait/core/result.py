@@ -214,6 +214,10 @@ class Result(Frozen):
     """For a join: why the merge chose this value. For a model call: omitted parts of the call, and why."""
     data: JsonValue = Field(default=None, exclude_if=is_none)
     """For a join: what the merge measured, for programs (`Verdict.data`)."""
+    response_id: str = Field(default="", exclude_if=not_)
+    """The server's id of the response, if it names one."""
+    model: str = Field(default="", exclude_if=not_)
+    """The model that wrote the response, as the server names it."""
     reasoning: str = Field(default="", exclude_if=not_)
     """Reasoning, from a server that sends it separately; otherwise `value` contains the reasoning."""
     anew: str = Field(default="", exclude_if=not_)

@@ -140,7 +140,7 @@ class Steps:
         """Continue after an attempt without a value: with the other attempt if there is one; else retry the step if the
         failure and the kind of the step allow it, from a checkpoint if the worker was lost; else fail it."""
         node = attempt.node
-        # Only a lost worker leaves text that is worth continuing: any other failure may lie in that text.
+        # Only the text of a lost worker is continued: the text itself may have caused any other failure.
         checkpoint = attempt.checkpoint() if failure.lost else None
         if not failure.lost:
             node.attempts.checkpoint = None

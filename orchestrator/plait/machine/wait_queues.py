@@ -321,7 +321,7 @@ class Timers:
         )
 
     def pending(self, run: Run) -> bool:
-        """Whether a timer that is not stale will move a run (a policy's review is only a look at it)."""
+        """Whether a current timer will change a run by itself. The review of a policy does not: it only looks."""
         return any(not timer.stale and timer.kind != "review" and _run_of(timer) is run for timer in self.heap)
 
 

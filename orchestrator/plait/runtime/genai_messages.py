@@ -31,9 +31,9 @@ def call_messages(op: ModelCall) -> dict[str, str]:
     return _attributes(with_prompt(op.messages if op.chat else (), text)) | tools
 
 
-def output_message(result: Result) -> tuple[str, str]:
+def output_message(result: Result, op: ModelCall) -> tuple[str, str]:
     """Return the message of a model's turn as JSON, and why it ended by the name of the conventions."""
-    message = assistant_message(as_text(result.value))
+    message = assistant_message(as_text(result.value), 1 + sum(len(earlier.tool_calls) for earlier in op.messages))
     if result.reasoning:
         message = message.model_copy(update={"reasoning": result.reasoning})
     reason = {"stop": "tool_call" if message.tool_calls else "stop", "length": "length"}.get(result.finish, "error")

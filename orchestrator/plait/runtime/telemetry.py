@@ -7,6 +7,7 @@ settings. `opentelemetry` is imported and needed only for spans.
 
 from __future__ import annotations
 
+import contextvars
 import json
 import logging
 import os
@@ -106,7 +107,7 @@ def watch(driver: Driver, config: Config) -> None:
         metrics=GenAIMetrics(meter()),
     )  # fmt: skip
     driver.watchers.append(made)
-    driver.traced = made.traceparent
+    driver.traced = made
 
 
 def _server_of(worker: object) -> str | None:
@@ -340,6 +341,18 @@ class Spans:
         context = span.get_span_context()
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
+    def enter(self, attempt: int, context: contextvars.Context | None) -> contextvars.Context | None:
+        """Return a copy of a context in which an attempt's span is the current one, so that spans of tools are below
+        it."""
+        from opentelemetry import context as current
+        from opentelemetry.trace import set_span_in_context
+
+        if (span := self._attempts.get(attempt)) is None:
+            return context
+        inside = contextvars.copy_context() if context is None else context.copy()
+        inside.run(lambda: current.attach(set_span_in_context(span)))
+        return inside
+
     # -- attempts ------------------------------------------------------------------------------------------------------
 
     def _attempt_span(self, attempt: AttemptRecord, at: float) -> Span:
@@ -361,6 +374,7 @@ class Spans:
                 "gen_ai.operation.name": "execute_tool",
                 "gen_ai.tool.name": op.tool,
                 "gen_ai.tool.type": "function",
+                "gen_ai.tool.call.id": call_id_of(attempt.step),
                 "gen_ai.tool.call.arguments": given,
             }
         under = run.steps.get(attempt.step, run.span)
@@ -405,9 +419,9 @@ class Spans:
             self._fails(span, attempt.failure)
         if result is not None:
             text = as_text(result.value)
-            message, reason = output_message(result) if thinks else (text, "")
-            if reason:
-                span.set_attribute("gen_ai.response.finish_reasons", [reason])
+            message, reason = (text, "") if attempt.op.kind == "call" else output_message(result, attempt.op)
+            answer = {"finish_reasons": [reason] if reason else (), "id": result.response_id, "model": result.model}
+            span.set_attributes({f"gen_ai.response.{name}": value for name, value in answer.items() if value})
             if self._content:
                 span.set_attribute("gen_ai.output.messages" if thinks else "gen_ai.tool.call.result", message)
                 span.set_attribute(_OUTPUT, text)
@@ -431,6 +445,12 @@ def provider(server: str | None, worker: str) -> str:
             return name
     kind = "http" if server else worker.rstrip("-0123456789")
     return {"": "plait", "engine": "vllm", "ray": "vllm", "http": "openai_compatible"}.get(kind, kind)
+
+
+def call_id_of(step: str) -> str:
+    """Return the id of the call that a turn's step makes; empty for a step that no turn of a conversation named."""
+    name = step.rpartition("/")[2]
+    return name if name.startswith("call") and name[4:].isdigit() else ""
 
 
 def _run_of(step: StepRecord) -> str:

@@ -100,6 +100,7 @@ def build(service: Service) -> Starlette:
     add("POST", "/v1/responses/{id}/cancel", responses.cancel, "responses")
     for path in TOKENIZER_PATHS:
         add("POST", path, TokenRequests(service).tokenize, "tokens")
+    add("GET", "/tokenizer_info", TokenRequests(service).tokenize, "tokens")
     runs, new = RunsApi(service), NewRuns(service)
     add("GET", "/runs", runs.list, "runs", reads=True, browser=True)
     add("POST", "/runs", new.start, "runs", starts_run=True, browser=True)

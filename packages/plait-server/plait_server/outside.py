@@ -32,7 +32,6 @@ from plait.core.request import Request
 from plait.core.rights import Rights
 from plait.core.sampling import Generation, Sampling, StructuredOutput
 from plait.core.task import Task
-from plait.runtime.client.request_preparation import AUTO
 from plait.runtime.plugins.loader import Plugins
 
 Check = Literal[
@@ -170,7 +169,7 @@ class _Walk:
 
     def _count(self, value: Any, path: str) -> None:
         # A planner makes all branches that it is asked for at once: of `8x4x1` all thirteen.
-        if self._width is None or value == AUTO:
+        if self._width is None:
             return
         try:
             count = _total(value)
@@ -187,7 +186,7 @@ class _Walk:
         self._options(kind, spec, path)
 
     def _options(self, kind: str, spec: Plugin, path: str) -> None:
-        options = {name: value for name, value in spec.options.items() if value != AUTO}
+        options = spec.options
         if not options:
             return
         if kind == "task":  # made with the request's text alone: its options are texts and numbers

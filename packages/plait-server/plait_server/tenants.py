@@ -243,13 +243,11 @@ class User:
     async def _reserve(self, allowance: Allowance, made: Reservation, priced: bool) -> None:
         self.tokens_left()
         name = allowance.name
-        if name == "tokens":
-            left, most = allowance.limit - self._tokens, made.budget.tokens or 1 << 62
-        else:
-            left, most = allowance.limit - self._cost, made.budget.cost or math.inf
+        used, most = (self._tokens, made.budget.tokens) if name == "tokens" else (self._cost, made.budget.cost)
         if name == "cost" and not priced:  # the cost cannot be limited: it is known only when the run has ended
             made.holdings.append(Holding(0.0, 0.0))
             return
+        left, most = allowance.limit - used, most or math.inf
         if self.share is not None:
             left = min(left, await self.share(allowance, most))
         holding = await allowance.reserve(most, left)

@@ -91,8 +91,10 @@ class TokenRequests:
         return await self._send(request, path, fields, strategy, user)
 
     async def tokenize(self, request: Request, user: User) -> Response:
-        """Answer `POST /tokenize` and `POST /detokenize`."""
+        """Answer `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`."""
         service = self._service
+        if request.method == "GET":
+            return await self._send(request, request.url.path, {}, ServedStrategy(), user)
         given = await read(request, TokenizerBody, service.settings)
         strategy = service.strategy(given.model, user) if given.model else ServedStrategy()
         fields = {name: value for name, value in (given.model_extra or {}).items() if name in _TOKENIZER_FIELDS}
@@ -108,6 +110,7 @@ class TokenRequests:
     async def _send(
         self, request: Request, path: str, fields: dict[str, Any], strategy: ServedStrategy, user: User
     ) -> Response:
+        """Pass a request on: a GET if it has no fields."""
         service, upstreams, seconds = self._service, self._upstreams(strategy.model), self._service.limits(user).seconds
         if not upstreams:
             raise unsupported("model", "this address needs an upstream with the model (`plait serve --upstream`)")

@@ -211,7 +211,7 @@ async def test_limits_of_a_run_and_slots_change_while_it_runs_and_the_journal_re
             ("width", "many", "integer"),
             ("widht", "2", "did you mean 'width'"),
             ("beams", "2", "what a planner was given it keeps"),
-            ("turns", "3", "began without a limit of turns"),
+            ("turns", "3", "has not counted its turns"),
         ):
             with pytest.raises(UsageError, match=said):
                 await ask(peer, "limit", name=name, value=value)

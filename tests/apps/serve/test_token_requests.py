@@ -35,6 +35,8 @@ async def test_ids_log_probabilities_of_prompts_and_the_tokenizer_are_those_of_t
             ids = direct["tokens"]
             direct, through = await both(http, served, base, "/detokenize", {"tokens": ids, "model": "q"})
             assert direct == through == {"prompt": "SAY<one two>"}
+            direct, through = [(await http.get(f"{url}/tokenizer_info")).json() for url in (base[:-3], served.url)]
+            assert direct == through and direct["eos_token"]
             harness = {"model": "q", "prompt": [ids, ids], "echo": True, "logprobs": 1, "max_tokens": 0}
             for body in (
                 harness,

@@ -127,7 +127,6 @@ def test_what_is_within_the_width_passes_at_every_depth() -> None:
             check(whole)
     check(plan=join({"name": "replans", "options": {"planner": "sample:n=256"}}))
     check({"name": "sample", "options": {"answer": {"max_tokens": 100_000}}}, n=256)
-    check("sample:n=auto")
     check("sample:n=5000", width=None)
 
 

@@ -1,15 +1,24 @@
-"""Spans against the GenAI conventions: messages by their types, one trace with links, sessions, cost and times."""
+"""Spans against the GenAI conventions: messages by types and schemas, one trace with links, sessions, cost and times.
+
+`genai_schemas.json` has the JSON schemas of four attributes, without descriptions, from version 1.41.1 of
+OpenTelemetry's semantic conventions (Apache-2.0), the last version before they moved to a repository of their own.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, get_args
 
+import jsonschema
 import pytest
 from pydantic import TypeAdapter
 
-from plait import AsyncOrchestrator, ModelCall, __version__
+from plait import AsyncOrchestrator, ModelCall, __version__, tool
 from plait.core.chat import read_messages
 from plait.core.errors import ConfigError
 from plait.runtime import telemetry
@@ -31,6 +40,14 @@ TALK = [
 ]
 TEXTS = ("input.messages", "output.messages", "system_instructions", "tool.definitions")
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@tool
+def look(a: str = "") -> str:
+    """Look."""
+    return f"seen {a}"
+
+
 CALL = '<think>Which city?</think><tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
 
@@ -99,6 +116,94 @@ async def test_messages_fit_the_types_of_the_conventions(traced: Any) -> None:
                 TypeAdapter(parts[part["type"]]).validate_python(part)
                 seen.add(part["type"])
     assert seen == {"text", "uri", "reasoning", "tool_call", "tool_call_response"}
+
+
+SCHEMAS = json.loads(Path(__file__).with_name("genai_schemas.json").read_text())
+"""By attribute."""
+
+
+def problems(attributes: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a span's attributes by the conventions' schemas. They allow any object as a part of an
+    unknown type, so each part is also held to the schema of its own type."""
+    found: list[str] = []
+    for name, schema in SCHEMAS.items():
+        given = json.loads(str(attributes.get(name, "[]")))
+        own = {each["properties"].get("type", {}).get("const"): each
+               for each in schema["$defs"].values() if "properties" in each}  # fmt: skip
+        pairs = [(schema, given)]
+        for part in [part for item in given for part in item.get("parts", [item])]:
+            pairs.append(({"$defs": schema["$defs"], **own[part["type"]]}, part))
+        found += [
+            f"{name}: {error.message}"
+            for held, value in pairs
+            for error in jsonschema.Draft202012Validator(held).iter_errors(value)
+        ]
+    return found
+
+
+async def test_messages_fit_the_schemas_of_the_conventions(traced: Any) -> None:
+    spans = await traced(CALL, messages=TALK, tools=TOOLS)
+    images = ModelCall(chat=True, messages=read_messages([{"role": "user", "content": [IMAGE]}]))
+    for given in (call_messages(images), *[span.attributes for group in spans.values() for span in group]):
+        assert problems(given) == []
+    (call,) = spans["chat words"]
+    assert SCHEMAS.keys() <= call.attributes.keys(), "all four were checked"
+    assert problems({"gen_ai.output.messages": '[{"role": "assistant", "parts": [{"type": "text"}]}]'})
+
+
+async def test_calls_of_an_agent_have_one_id_in_messages_and_tools(memory: Any, script: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv(telemetry.CONTENT, "true")
+    call = '<tool_call>{"name": "look", "arguments": {"a": "%s"}}</tool_call>'
+    replies = script({"when": "seen b", "text": "done"}, {"when": "seen a", "text": call % "b"}, call % "a")
+    settings: dict[str, Any] = {"worker": "scripted", "journal": "off", "telemetry": True, "tools": [look]}
+    async with AsyncOrchestrator(script=replies, **settings) as client:
+        await client.run("q", planner="react")
+    spans = memory.get_finished_spans()
+    made = [span.attributes["gen_ai.tool.call.id"] for span in spans if span.name == "execute_tool look"]
+    asked = [
+        part["id"]
+        for span in spans
+        if span.name.startswith("chat")
+        for part in loaded(span, "output.messages")[0]["parts"]
+        if part["type"] == "tool_call"
+    ]
+    assert made == asked == ["call00001", "call00002"]
+
+
+async def test_spans_of_tools_are_below_their_calls(memory: Any, script: Any) -> None:
+    """Of tools on threads and on the loop; and the caller's variables arrive with them."""
+    from opentelemetry import trace
+
+    tracer = trace.get_tracer_provider().get_tracer("app")
+    caller = ContextVar("caller", default="nobody")
+
+    @tool
+    def read(a: str = "") -> str:
+        """Read."""
+        with tracer.start_as_current_span(f"reading for {caller.get()}"):
+            return "seen"
+
+    @tool
+    async def wait(a: str = "") -> str:
+        """Wait."""
+        with tracer.start_as_current_span(f"waiting for {caller.get()}"):
+            await asyncio.sleep(0)
+            return "seen"
+
+    replies = script(
+        {"when": "seen", "text": "done"},
+        "".join(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("read", "wait")),
+    )
+    settings: dict[str, Any] = {"worker": "scripted", "journal": "off", "telemetry": True, "tools": [read, wait]}
+    caller.set("ann")
+    async with AsyncOrchestrator(script=replies, **settings) as client:
+        with tracer.start_as_current_span("request"):
+            await client.run("q", planner="react")
+    names = {span.context.span_id: span.name for span in memory.get_finished_spans()}
+    parents = {span.name: names[span.parent.span_id] for span in memory.get_finished_spans() if span.parent}
+    assert parents["reading for ann"] == "execute_tool read"
+    assert parents["waiting for ann"] == "execute_tool wait"
+    assert parents["invoke_workflow react"] == "request"
 
 
 async def test_a_join_links_to_its_branches_and_every_span_shows_what_went_in_and_came_out(traced: Any) -> None:

@@ -109,7 +109,7 @@ async def test_attributes_are_those_of_the_conventions(memory, ask):
 
 async def test_spans_and_trace_name_the_server_and_the_model_that_it_serves(memory, tmp_path):
     path = tmp_path / "run.sqlite"
-    async with FakeServer(models=["served-model"]) as server:
+    async with FakeServer(models=["served-model"], names=True) as server:
         async with AsyncOrchestrator(worker="http", base_url=server.url, journal=path, telemetry=True) as client:
             await client.run("q")
         live = next(span for span in memory.get_finished_spans() if "gen_ai.request.model" in span.attributes)
@@ -121,6 +121,8 @@ async def test_spans_and_trace_name_the_server_and_the_model_that_it_serves(memo
         for span in (live, later):
             assert span.name.endswith(" served-model")
             assert span.attributes["gen_ai.request.model"] == "served-model"
+            assert span.attributes["gen_ai.response.model"] == "served-model"
+            assert span.attributes["gen_ai.response.id"]
             assert span.attributes["server.address"] == "127.0.0.1"
             assert span.attributes["server.port"] == server.port
 

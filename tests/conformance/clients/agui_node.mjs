@@ -8,7 +8,7 @@ const url = base.replace(/\/v1$/, "/agui");
 const weather = { name: "weather", description: "Tell it.", parameters: { type: "object", properties: { city: { type: "string" } } } };
 
 async function asked(content, more = {}, messages = []) {
-  const agent = new HttpAgent({ url, initialMessages: [...messages, { id: "1", role: "user", content }] });
+  const agent = new HttpAgent({ url, headers: { authorization: "Bearer none" }, initialMessages: [...messages, { id: "1", role: "user", content }] });
   const events = [];
   await agent.runAgent({ forwardedProps: { model }, ...more }, { onEvent: ({ event }) => void events.push(event.type) });
   return { agent, events };

@@ -19,8 +19,9 @@ def measured(base, model, profile, route="/v1/chat/completions"):
         data, out = Path(folder) / "asked.jsonl", Path(folder) / "report.json"
         data.write_text("".join(json.dumps({"prompt": f"hello {n}"}) + "\n" for n in range(4)))
         command = [sys.executable, "-m", "guidellm", "run", "--disable-console"]
+        target = f"target={base.removesuffix('/v1')},api_key=none"
         for name, value in (
-            ("backend", f"kind=openai_http,target={base.removesuffix('/v1')},model={model},request_format={route}"),
+            ("backend", f"kind=openai_http,{target},model={model},request_format={route}"),
             ("profile", profile),
             ("constraint", "kind=max_requests,count=4"),
             ("data", f"kind=json_file,path={data}"),

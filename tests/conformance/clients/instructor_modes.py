@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import instructor
 import openai
-from expected import THREE
+from expected import THREE, grows
 from pydantic import BaseModel
 
 VERSION = version("instructor")
@@ -64,6 +64,24 @@ def check_partial(base, model):
         model=model, response_model=City, messages=ASK
     )
     assert list(pieces)[-1].people == THREE
+
+
+class Trip(BaseModel):
+    first: str
+    second: str
+    third: str
+    fourth: str
+    fifth: str
+    sixth: str
+
+
+def check_partial_states(base, model):
+    """A form shows each field as it is written."""
+    for mode in (instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA):
+        pieces = of(base, mode).chat.completions.create_partial(
+            model=model, response_model=Trip, messages=[{"role": "user", "content": "SLOWLY a trip"}]
+        )
+        assert grows([piece.model_dump() for piece in pieces]), mode
 
 
 def check_responses_tools(base, model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from expected import FINE, SUNNY, Count, Text, called, is_rome
+from expected import FINE, SUNNY, Count, Text, called, grows, is_rome
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -56,6 +56,15 @@ async def check_tools(base, model):
     call = called(first.tool_calls)[0]
     told = ToolMessage(weather.invoke(call["args"]), tool_call_id=call["id"])
     assert (await bound.ainvoke([HumanMessage("the weather?"), first, told])).text == SUNNY
+
+
+async def check_partial_states(base, model):
+    names = ("first", "second", "third", "fourth", "fifth", "sixth")
+    schema = {"title": "Trip", "description": "A trip.", "type": "object", "additionalProperties": False}
+    schema |= {"properties": {name: {"type": "string"} for name in names}, "required": list(names)}
+    for method in ("json_schema", "function_calling"):
+        typed = of(base, model).with_structured_output(schema, method=method)
+        assert grows([each async for each in typed.astream("SLOWLY a trip")]), method
 
 
 async def check_tools_streamed(base, model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from expected import Text
+from expected import TEXTS, Text
 from lm_eval.api.instance import Instance
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 
@@ -29,3 +29,16 @@ def check_chat(base, model):
 def check_completions(base, model):
     served = LocalCompletionsAPI(base_url=f"{base}/completions", model=model, max_retries=1, tokenizer_backend=None)
     assert asked(served, "hello")[0].strip() == Text("All is")
+
+
+CHOICES = ("Rome is the capital of", ("Italy", "Spain", "a b c", "the sea of rain"))
+
+
+def check_loglikelihood(base, model):
+    """As tasks with choices ask: the tokenizer is the server's, prompts are token ids, `echo` with `logprobs`."""
+    served = LocalCompletionsAPI(base_url=f"{base}/completions", model=model, max_retries=1, max_length=2048)
+    question, answers = CHOICES
+    rows = [Instance("loglikelihood", {}, (question, f" {answer}"), n) for n, answer in enumerate(answers)]
+    scores = served.loglikelihood(rows, disable_tqdm=True)
+    assert len(scores) == len(answers) and all(isinstance(score, float) and score < 0 for score, _ in scores)
+    TEXTS.append(str(scores))  # a real model's are the same through plait

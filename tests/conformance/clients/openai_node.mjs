@@ -3,7 +3,7 @@ import OpenAI from "openai";
 import { zodResponseFormat } from "openai/helpers/zod";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateObject, generateText, stepCountIs, streamText, tool } from "ai";
+import { generateObject, generateText, stepCountIs, streamObject, streamText, tool } from "ai";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { z } from "zod";
@@ -50,6 +50,14 @@ const checks = {
   ai_stream: async () => same(await text(streamText({ model: compatible(model), prompt: "hello", maxRetries: 0 }).textStream), "All is fine."),
   ai_object: async () =>
     same((await generateObject({ model: compatible(model), schema: City, prompt: "a city", maxRetries: 0 })).object, { name: "Rome", people: 3 }),
+  ai_partial_states: async () => {
+    const names = ["first", "second", "third", "fourth", "fifth", "sixth"];
+    const schema = z.object(Object.fromEntries(names.map((name) => [name, z.string()])));
+    const said = streamObject({ model: compatible(model), schema, prompt: "SLOWLY a trip", maxRetries: 0 });
+    const states = new Set();
+    for await (const partial of said.partialObjectStream) states.add(JSON.stringify(partial));
+    same(states.size >= (process.env.CONFORMANCE_REAL ? 1 : 4), true);
+  },
   ai_tools_over_steps: async () => {
     const said = await generateText({
       model: compatible(model), tools: { weather }, stopWhen: stepCountIs(3), prompt: "the weather?", maxRetries: 0,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from expected import FINE, SUNNY, THREE, Count, Text, is_rome
+from expected import FINE, SUNNY, THREE, Count, Text, grows, is_rome
 from pydantic import BaseModel
 from pydantic_ai import Agent, ModelRetry, NativeOutput, PromptedOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from typing_extensions import TypedDict
 
 VERSION = version("pydantic-ai-slim")
 
@@ -69,6 +70,21 @@ async def check_native_and_prompted_output(base, model):
 async def check_output_streamed(base, model):
     async with Agent(of(base, model), output_type=City).run_stream("a city") as said:
         assert is_rome([each async for each in said.stream_output()][-1])
+
+
+class Trip(TypedDict, total=False):
+    first: str
+    second: str
+    third: str
+    fourth: str
+    fifth: str
+    sixth: str
+
+
+async def check_partial_states(base, model):
+    for kind in (Trip, NativeOutput(Trip)):
+        async with Agent(of(base, model), output_type=kind).run_stream("SLOWLY a trip") as said:
+            assert grows([each async for each in said.stream_output(debounce_by=None)]), kind
 
 
 async def check_history(base, model):

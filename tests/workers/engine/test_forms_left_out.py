@@ -11,7 +11,7 @@ from plait.core.ops import Function, ModelCall
 from plait.core.result import Failure
 from plait.core.sampling import Sampling, StructuredOutput
 from plait.workers._shared.batch_streams import Reporter
-from plait.workers._shared.function_calls import forced
+from plait.workers._shared.function_calls import call_form
 from plait.workers._shared.prompt import Prompter
 from plait.workers.engine.requests import EngineOutputs, EngineRequest
 from plait.workers.engine.vllm import Core
@@ -70,7 +70,7 @@ def allows(think: ModelCall, text: str) -> bool:
     xgrammar = pytest.importorskip("xgrammar")
     vocabulary = [chr(each) for each in range(128)]
     tokens = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[0])
-    grammar = xgrammar.GrammarCompiler(tokens).compile_structural_tag(forced(think))
+    grammar = xgrammar.GrammarCompiler(tokens).compile_structural_tag(call_form(think))
     matcher = xgrammar.GrammarMatcher(grammar)
     return matcher.accept_string(text) and matcher.accept_token(0)
 
@@ -94,10 +94,22 @@ def test_a_turn_that_must_call_is_held_to_calls_of_the_functions() -> None:
     assert allows(alone, one) and not allows(alone, f"{one}\n{two}")
 
 
+def test_a_turn_that_may_not_call_writes_any_other_text() -> None:
+    silent = asking(tool_choice="none")
+    for text, right in (
+        ("The answer is {4} < 5.", True),
+        ("<tool_call", True),  # the end of a text that is cut
+        ('<tool_call>{"name": "tell", "arguments": {}}</tool_call>', False),
+        ("Wait: <tool_call>", False),
+    ):
+        assert allows(silent, text) == right, text
+    assert not call_form(ModelCall(prompt="go", chat=True, tool_choice="none")), "it has nothing to call"
+
+
 def test_a_turn_that_may_write_something_else_is_free() -> None:
-    assert not forced(asking(tool_choice="auto")) and not forced(ModelCall(prompt="go", chat=True))
+    assert not call_form(asking(tool_choice="auto")) and not call_form(ModelCall(prompt="go", chat=True))
     form = StructuredOutput(kind="choice", spec=["a"])
-    assert not forced(asking(sampling=Sampling(structured=form))), "the form that was asked for goes first"
+    assert not call_form(asking(sampling=Sampling(structured=form))), "the form that was asked for goes first"
 
 
 def test_a_template_without_a_place_for_functions_tells_of_them_in_words() -> None:

@@ -56,6 +56,8 @@ class FakeServer:
     usage: bool = True
     streams: bool = True
     stop_reason: bool = True
+    names: bool = False
+    """Responses have an id and the model's name."""
     says: dict[str, Any] = field(default_factory=dict)
     """Further pages, by path: JSON, or a text."""
     cached: int = 0
@@ -246,12 +248,13 @@ class FakeServer:
         prompt_ids = prompt if isinstance(prompt, list) else self.encode(prompt)
         text = self.decode(prompt) if isinstance(prompt, list) else prompt
         tokens = [f" {word}" for word in (self._formed(body) or self.reply(text)).split(" ")]
-        chunks = list(self._chunks(body, chat, prompt_ids, tokens))
+        named = {"id": f"answer-{len(prompt_ids)}", "model": body.get("model", "")} if self.names else {}
+        chunks = [named | chunk for chunk in self._chunks(body, chat, prompt_ids, tokens)]
         if not body.get("stream"):
             await asyncio.sleep(self.delay * len(tokens))
             if fault.after or fault.send:
                 raise Closed
-            self._send(writer, 200, self._whole(chunks, prompt_ids, chat))
+            self._send(writer, 200, named | self._whole(chunks, prompt_ids, chat))
             return
         if not self.streams:
             whole = "".join(tokens)

@@ -7,10 +7,12 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -501,3 +503,19 @@ async def test_a_program_sees_no_command_lines_but_its_own(private: Sandbox) -> 
             each.kill()
             await each.wait()
     assert outcome.status == "done" and secret not in outcome.stdout and "pytest" not in outcome.stdout, outcome
+
+
+async def test_a_warm_sandbox_that_was_killed_is_not_used() -> None:
+    """Before, the next program ended as `broken`, without a reason."""
+    sandbox = Sandbox("process", warm=1)
+    assert (await ran(sandbox, "print(1)")).stdout == "1\n"
+    backend: Any = sandbox.backend
+    while not backend._warm:
+        await asyncio.sleep(0.01)
+    (waiting,) = backend._warm
+    os.kill(waiting.process.pid, signal.SIGKILL)
+    await waiting.process.wait()
+    outcome = await ran(sandbox, "print(2)")
+    assert (outcome.status, outcome.stdout) == ("done", "2\n"), outcome
+    assert not waiting.folder.exists()
+    await sandbox.close()

@@ -28,7 +28,7 @@ from ..common.output import Output, opened
 from ..common.session import choose_model, opened_session, preflight
 from ..common.tree import StepTree, follow
 
-_FORMS = {"text": graph.text, "mermaid": graph.mermaid, "dot": graph.dot}
+_FORMS = {"text": graph.text, "mermaid": graph.mermaid}
 
 
 @common_options
@@ -43,8 +43,8 @@ def plan(
         ),
     ] = None,
     form: Annotated[
-        Literal["text", "mermaid", "dot"],
-        typer.Option("--format", help="A table of steps, a Mermaid flowchart or Graphviz's language."),
+        Literal["text", "mermaid"],
+        typer.Option("--format", help="A table of steps, or a Mermaid flowchart."),
     ] = "text",
     price: Annotated[
         bool, typer.Option("--price", help="Tokens and cost, at most and likely, before anything runs.")

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ...core.errors import UsageError
-from ...core.plan import Plan
 from ...runtime.client.config import BUNDLED_MODEL
 from ..commands.run import status_line, worded
 from ..common.failures import worded_error
@@ -37,7 +36,7 @@ class Repl:
         """The user wants to leave."""
         self.failed = 0
         """Lines that led to an error, or to a run without an answer."""
-        self.asker: Callable[[str, Plan | None], Awaitable[object]] = self.ask_now
+        self.asker: Callable[[str], Awaitable[object]] = self.ask_now
         """Function that takes a question: asks it at once, or queues it in the background."""
         self.warm_up: Callable[[], object] = lambda: None
         """Starts the workers in the background for the next question, if the session is interactive."""
@@ -105,14 +104,14 @@ class Repl:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    async def ask(self, text: str, plan: Plan | None = None) -> None:
-        """Have a question asked, or a plan run."""
-        await self.asker(text, plan)
+    async def ask(self, text: str) -> None:
+        """Have a question asked."""
+        await self.asker(text)
 
-    async def ask_now(self, text: str, plan: Plan | None = None) -> None:
+    async def ask_now(self, text: str) -> None:
         """Ask a question, wait for its answer and show it."""
         try:
-            turn = await self.session.ask(text, plan)
+            turn = await self.session.ask(text)
         except Exception as error:
             self.fail(error)
             return
@@ -157,10 +156,9 @@ class Repl:
 
     def last_question(self) -> str:
         """Return the question asked last. Raises `UsageError` if there was none."""
-        turn = next((turn for turn in reversed(self.session.turns) if not turn.planned), None)
-        if turn is None:
+        if not self.session.turns:
             raise UsageError("nothing has been asked yet: write the question behind the command")
-        return turn.question
+        return self.session.turns[-1].question
 
     async def close(self) -> int:
         """Free the conversation's resources and return the exit code for its errors."""

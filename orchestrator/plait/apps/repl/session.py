@@ -234,23 +234,20 @@ class ReplSession:
         """Return the first plan for a question, and run nothing. Raises `UsageError`s."""
         return self.orchestrator.plan(self.request(text), **self._own())
 
-    async def ask(self, text: str, plan: Plan | None = None) -> ReplTurn:
+    async def ask(self, text: str) -> ReplTurn:
         """Ask a question, follow its run to the end and return its turn.
 
         Raises `UsageError` for a question that cannot be run, `WorkerError` for workers that cannot start, `GivenUp`.
         """
         self._stop.clear()
         await self.fit()
-        request = self.request(text) if plan is None else self.manner.request.updated({"text": text})
-        turn = ReplTurn(text, self._written(), planned=plan is not None)
-        own = self._own() if plan is None else {}
-        if plan is None:
-            self.orchestrator.plan(request, **own)  # an invalid question needs no engine
-            turn.said, turn.attached = message_of(text, self.attached), self.attached
-            turn.before = self.head if self.manner.talking else None
+        request, own = self.request(text), self._own()
+        self.orchestrator.plan(request, **own)  # an invalid question needs no engine
+        turn = ReplTurn(text, self._written(), said=message_of(text, self.attached), attached=self.attached)
+        turn.before = self.head if self.manner.talking else None
         try:
             await self._warm()
-            self._handle = handle = await self.orchestrator.submit(request, plan=plan, watch=True, **own)
+            self._handle = handle = await self.orchestrator.submit(request, watch=True, **own)
             self.attached = []
             turn.run, self.current, self.paused = handle.run, turn, False
             if self._stop.is_set():
@@ -259,7 +256,7 @@ class ReplSession:
                 turn.take(news)
                 self.watch(news)
             self.turns.append(turn)
-            if not turn.planned and turn.answer is not None and turn.answer.value is not None:
+            if turn.answer is not None and turn.answer.value is not None:
                 self.head = turn
             return turn
         finally:

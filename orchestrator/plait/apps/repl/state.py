@@ -79,8 +79,6 @@ class ReplTurn:
     steps: dict[str, StepRecord] = field(default_factory=dict[str, StepRecord])
     """By id, in the order in which they entered the plan."""
     answer: Answer | None = None
-    planned: bool = False
-    """Whether it ran a plan from a file."""
     said: Message | None = None
     """The question as the model receives it, with its attachments."""
     before: ReplTurn | None = None
@@ -171,7 +169,6 @@ def dump(turns: Iterable[ReplTurn], manner: Manner, head: ReplTurn | None = None
                     "question": turn.question,
                     "asked": turn.asked,
                     "run": turn.run,
-                    "planned": turn.planned,
                     "before": places.get(id(turn.before)),
                     "said": None if turn.said is None else turn.said.model_dump(mode="json"),
                     "answer": None if turn.answer is None else turn.answer.model_dump(mode="json"),
@@ -203,9 +200,7 @@ def load(path: Path) -> tuple[list[ReplTurn], Manner, ReplTurn | None]:
             answer = None if row["answer"] is None else Answer.model_validate(row["answer"])
             message = None if row.get("said") is None else Message.model_validate(row["said"])
             before = _earlier(turns, row.get("before"))
-            turns.append(
-                ReplTurn(row["question"], row["asked"], row["run"], steps, answer, row["planned"], message, before)
-            )
+            turns.append(ReplTurn(row["question"], row["asked"], row["run"], steps, answer, message, before))
         return turns, Manner.read(written["settings"]), _earlier(turns, written.get("head"))
     except (ValidationError, UsageError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         reason = str(error).partition("\n")[0]

@@ -25,7 +25,6 @@ from prompt_toolkit.patch_stdout import StdoutProxy
 from prompt_toolkit.styles import Style
 
 from ...core.errors import Unanswered
-from ...core.plan import Plan
 from ...runtime.client.answer import RunEvent
 from ...runtime.client.config import Config
 from ...runtime.plugins.spec import spelled
@@ -83,7 +82,7 @@ class Conversation:
         self.repl = repl
         self.session = repl.session
         self.tree: StepTree | None = None
-        self.queue: deque[tuple[str, Plan | None]] = deque()
+        self.queue: deque[str] = deque()
         self._hint = ""
         self._worker: asyncio.Task[None] | None = None
         self._prompt: PromptSession[str] = PromptSession(
@@ -151,9 +150,9 @@ class Conversation:
         except Unanswered as error:
             self.repl.fail(error)
 
-    async def _enqueue(self, text: str, plan: Plan | None) -> None:
+    async def _enqueue(self, text: str) -> None:
         """Have a question asked when those before it are answered."""
-        self.queue.append((text, plan))
+        self.queue.append(text)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.ensure_future(self._work())
         else:
@@ -161,10 +160,10 @@ class Conversation:
 
     async def _work(self) -> None:
         while self.queue:
-            text, plan = self.queue.popleft()
+            text = self.queue.popleft()
             self.tree = StepTree(" ".join(text.split()), facts=True)
             try:
-                await self.repl.ask_now(text, plan)
+                await self.repl.ask_now(text)
             finally:
                 self.tree, self._hint = None, ""
                 self._redraw()

@@ -91,7 +91,7 @@ class Answerer(Frozen):
         if not self.approves:
             raise NotAllowed(f"{self.name} may not allow calls: `plait runs answer` does, or a tenant that `approves`")
         if self.tenant and self.tenant == asked_by:
-            raise NotAllowed(f"{self.name} asked for this call: another has to allow it")
+            raise NotAllowed(f"{self.name} asked for this call: another person must approve it")
 
 
 OPERATOR = Answerer.model_construct()

@@ -254,8 +254,8 @@ class Handle:
         budget = Budget(**{**before.model_dump(), **limits})  # pyright: ignore[reportArgumentType]
         for name in limits:
             if name in _FROM_THE_BEGINNING and getattr(before, name) is None is not limits[name]:
-                raise UsageError(f"run {self.run} began without a limit of {name}, and has not counted it: no such "
-                                 f"limit can be set now ({', '.join(_AT_ANY_TIME)} can)")  # fmt: skip
+                raise UsageError(f"run {self.run} has not counted its {name} from the start, so it cannot be limited "
+                                 f"now: limit {' or '.join(_AT_ANY_TIME)}")  # fmt: skip
         if budget.strict != before.strict:
             raise UsageError("strict cannot be changed while a run runs: it says how attempts reserve tokens")
         self._limits = budget

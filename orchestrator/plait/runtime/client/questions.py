@@ -98,8 +98,7 @@ class QuestionQueue:
         if opened.recorder is not None:
             waited = round(time.monotonic() - began, 3)
             given = GivenAnswer(value=value, by=by, at=time.time(), call=question.call, waited=waited)
-            answered = given.model_dump(mode="json")
-            if not opened.recorder.note(question.run, question.id, "answered", answered):
+            if not opened.recorder.note(question.run, question.id, "answered", given.model_dump(mode="json")):
                 raise Unanswered(f"{question.text!r}: the answer came after the journal of its run had been lost")
         return value
 

@@ -23,15 +23,12 @@ from ...core.tools.tool import Tool, ToolSpec
 from ...core.value_sizes import cost_of
 from ...core.values import writable
 from ..driver.typed_answers import check_schema
-from ..plugins.entry_points import demand_hook
 from ..plugins.inline import address, is_local, verified
 from ..plugins.loader import Plugins
 from ..plugins.spec import is_untrusted, named, trust
 from .config import Config
 from .pricing import demand
 
-AUTO = "auto"
-"""The option `n` of a planner that takes as many branches as end in time; plait-research chooses the number."""
 _SCALARS = frozenset((str, int, float, bool, NoneType))
 _FIELDS = frozenset((*Request.model_fields, "tokens", "seconds"))
 _MOST_SHARED = 64
@@ -158,11 +155,11 @@ class Briefs:
         return request, live
 
     def _can_be_shared(self, request: Request, fields: Collection[str]) -> bool:
-        # An old name is read again, to be warned of. A planner may read its options in a file, which may change, and
-        # code that is named may be a function that lives no longer than a run.
+        # A planner may read its options in a file, which may change, and code that is named may be a function that
+        # lives no longer than a run.
         planner = request.planner if "planner" in fields else self._config.planner
         code = find_addresses([(spec.name, spec.options) for spec in (request.task, planner, *request.policies)])
-        fixed = "path" not in planner.options and AUTO not in planner.options.values() and not any(code)
+        fixed = "path" not in planner.options and not any(code)
         return fixed and "text" not in fields and _FIELDS.issuperset(fields)
 
     def brief(self, request: Request, live: Live, *, planned: bool = False) -> PlanningContext:
@@ -282,9 +279,6 @@ class Briefs:
         for, and policies that need branches that stream where those of the planner do not.
         """
         spec, generation = request.planner, request.generation
-        if AUTO in spec.options.values():
-            choose = demand_hook("auto-width", "Predictions for `n=auto`")
-            spec = choose(spec, self._plugins, self._config, request.budget)
         planner = self._plugins.class_of("planner", spec.name)
         assert issubclass(planner, Planner)
         spec = planner.resolve_options(spec, request)

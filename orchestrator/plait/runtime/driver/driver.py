@@ -10,10 +10,10 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from ...core.causes import Cause
 from ...core.errors import RAISED, ConfigError, UsageError, WorkerError, WorkerLost
@@ -60,6 +60,18 @@ MODEL_SILENCE_LIMIT_S = 900.0
 """Seconds without a report on a model step after which its attempt counts as lost."""
 CALL_SILENCE_LIMIT_S = 86_400.0
 """The same for a tool call: some take hours, and report nothing until they have ended."""
+
+
+class SpanSource(Protocol):
+    """The spans of attempts that are about to be sent out."""
+
+    def traceparent(self, attempt: int) -> str:
+        """Return the span for `Job.trace`; empty without one."""
+        ...
+
+    def enter(self, attempt: int, context: contextvars.Context | None) -> contextvars.Context | None:
+        """Return a run's context with the attempt's span in it, for what its worker traces."""
+        ...
 
 
 class Driver:
@@ -118,8 +130,7 @@ class Driver:
         self._closed = False
         self._over: list[tuple[asyncio.Future[Ended], Ended]] = []
         """Futures of ended runs, to resolve when their ends are written."""
-        self.traced: Callable[[int], str] | None = None
-        """Returns the span of an attempt that is about to be sent out (`Job.trace`)."""
+        self.traced: SpanSource | None = None
         self._hinter = Hinter()
         """Steps of attempts that were sent out with hints."""
         self._sizes: dict[str, int] = {}
@@ -413,12 +424,13 @@ class Driver:
         self._pump.runs[job.attempt] = job.run
         if getattr(self.jobs.workers.get(action.worker), "hints", False):
             job = replace(job, hints=self._hinter.hints(job, self.machine))
-        if self.traced is not None and (trace := self.traced(job.attempt)):
-            job = replace(job, trace=trace)
+        context = self._contexts.get(job.run)
+        if self.traced is not None and (trace := self.traced.traceparent(job.attempt)):
+            job, context = replace(job, trace=trace), self.traced.enter(job.attempt, context)
         if self.recorder.urgent and job.op.kind == "call":
             self._write_urgent()  # the call may be made at once, and end this process
         share = (node.run.request.fairness_group if node is not None else None) or job.run
-        self.jobs.start(action.worker, job, self._contexts.get(job.run), share)
+        self.jobs.start(action.worker, job, context, share)
 
     def _expand(self, action: Expand, looked: asyncio.Future[object]) -> None:
         """Continue an expansion after its slow part has run on a thread."""

@@ -31,7 +31,7 @@ GROUPS = {
 """The group of entry points for each kind of plugin."""
 HOOKS = "plait.hooks"
 """The group of functions that plait calls if a side distribution offers them: `forecast` for `plait plan --price`,
-`lessons` for planners that learn, `auto-width` for `n=auto`."""
+`lessons` for planners that learn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,13 @@ def _verified(question: DatasetQuestion, answer: Answer) -> float | None:
 
 
 def _accelerated(question: DatasetQuestion, answer: Answer, share: float) -> float | None:
-    """Return `1 + share * (1 - critical / total)` for a right answer (ThreadWeaver, arXiv 2512.07843; tokens), 0 for a
-    wrong one: so a wrong answer never gains by being quick."""
+    """Return `1 + share * (1 - critical / total)` for a right answer (ThreadWeaver, arXiv 2512.07843), 0 for a wrong
+    one: so a wrong answer never gains by being quick.
+
+    `critical` counts tokens on the longest chain of steps, `total` those of all calls, agents made at run time
+    included. AsyncThink (arXiv 2510.26658) rewards total / critical, in agents at work at a time; the critical steps of
+    Kimi K2.5's PARL count turns on the same chain.
+    """
     right = _verified(question, answer)
     return right and right + share * parallelism(answer.report).acceleration
 

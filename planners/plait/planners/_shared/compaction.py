@@ -50,12 +50,12 @@ class Compaction(WithCallConfigs):
     """The rule. As an option also the mode alone: `compaction=off`."""
 
     mode: Literal["summary", "summary-only", "clear", "truncate", "off"] = Field(
-        default="summary",
-        description="`clear`: old tool results are replaced by a note (observation masking, arXiv 2508.21433; Claude's "
-        "`clear_tool_uses`). `summary`: the same, and if that does not halve the context, a summary by the model "
-        "replaces all but the last turns (ReSum, arXiv 2509.13313; LangChain's SummarizationMiddleware). "
-        "`summary-only`: a summary at once, which reads the results before they are lost. `truncate`: old turns are "
-        "dropped (OpenAI's `truncation: auto`). `off`: a prompt that is too long fails its step.",
+        default="summary-only",
+        description="`summary-only`: a summary by the model replaces all but the last turns (ReSum, arXiv 2509.13313; "
+        "LangChain's SummarizationMiddleware). `clear`: old tool results are replaced by a note (observation masking, "
+        "arXiv 2508.21433; Claude's `clear_tool_uses`). `summary`: the same, and if that does not halve the context, a "
+        "summary, which cannot read what was cleared. `truncate`: old turns are dropped (OpenAI's `truncation: auto`). "
+        "`off`: a prompt that is too long fails its step.",
     )
     above_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,

@@ -46,8 +46,7 @@ class Sample(Planner):
     """Self-consistency (Wang et al., arXiv 2203.11171) with `merge="majority"`, best-of-n with `merge="best-of"`.
 
     Failed samples are left out of the vote; the run fails only if all samples fail. Each sample is a separate model
-    call, so that each can be stopped alone. `n=auto` takes as many samples as end within the run's `seconds`, according
-    to `plait simulate calibrate`.
+    call, so that each can be stopped alone.
 
     Differs from the paper: answers are compared in the task's canonical form, ties have a rule, and the vote can end as
     soon as the outstanding samples cannot change it. Defaults: 8 samples, temperature 1, 512 tokens each.

@@ -18,12 +18,12 @@ from plait.apps.common.interrupt import Stopper
 from plait.core.request import Request
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.tasks.plain import Plain
-from plait_research.rollouts.loop import LearningLoop, StepReport
 from plait_research.rollouts.producer import Producer, sampled
 from plait_research.rollouts.record import Record
 from plait_research.rollouts.rewards import reward_of
 from plait_research.rollouts.store import Store
 from tests.apps.lab.rollouts.letters import Letters
+from training.grpo.loop import LearningLoop, StepReport
 
 PROMPTS, BRANCHES = 2, 3
 

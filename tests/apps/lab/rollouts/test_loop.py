@@ -15,8 +15,8 @@ import pytest
 
 from plait.apps.common.interrupt import CommandInterrupted, Stopper
 from plait.core.errors import ConfigError
-from plait_research.rollouts.loop import StepReport
 from plait_research.rollouts.store import read_rollouts
+from training.grpo.loop import StepReport
 
 from .loop_child import BRANCHES, PROMPTS, main
 

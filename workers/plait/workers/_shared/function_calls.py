@@ -33,11 +33,16 @@ def function(offered: Function, name: str = "") -> dict[str, Any]:
     return {"type": "function", "function": fields}
 
 
-def forced(think: ModelCall) -> str:
-    """Return the form of a turn in which the model must call a function, as a structural tag of XGrammar (JSON): one
-    call, or a line each for several, with arguments of the function's schema. Empty where it need not."""
+def call_form(think: ModelCall) -> str:
+    """Return the form of a turn in which the model must or may not call a function, as a structural tag of XGrammar
+    (JSON): one call, or a line each for several, with arguments of the function's schema; or any text without a call.
+    Empty where the model may choose."""
+    if not think.tools or not think.chat or think.sampling.structured or think.begin:
+        return ""
+    if think.tool_choice == "none":
+        return json.dumps({"type": "structural_tag", "format": {"type": "any_text", "excludes": [OPEN]}})
     offered = [tool for tool in think.tools if think.tool_choice in ("required", tool.name)]
-    if not offered or not think.chat or think.sampling.structured or think.begin:
+    if not offered:
         return ""
     # Without a limit a small model may write spaces for ever.
     tags = [

@@ -49,8 +49,8 @@ def seen(state: Any) -> RequestProgress | None:
 
 
 def prefill_field(output: Any, logprobs: Any) -> str | None:
-    """Return the field of the model's outputs with prefix-cache counts, "" without one; `None` if tokens and
-    log-probabilities cannot be read there at all. `output` and `logprobs` are vLLM's classes."""
+    """Return the name of the output field that counts cached prompt tokens; empty if the outputs have none. Return
+    `None` if the outputs lack tokens or log-probabilities. `output` and `logprobs` are vLLM's classes."""
     fields: Iterable[str] = getattr(output, "__struct_fields__", ())
     if not {"request_id", "new_token_ids", "new_logprobs"}.issubset(fields):
         return None

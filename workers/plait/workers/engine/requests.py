@@ -58,7 +58,7 @@ class PreparedRequest:
     anew: str = ""
     """Reason why its conversation was rendered again, or empty."""
     calls: str = ""
-    """The form of a turn that must call functions, if it must."""
+    """The form of a turn that must or may not call functions; empty where the model may choose."""
     why: str = ""
     """Why the text was not held to its form, if it was not."""
     thoughts: int = 0

@@ -57,8 +57,8 @@ class Abilities:
         extra: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
         """Return vLLM's form of sampling settings that are `settled`; `mute`: it need not make text of the
-        ids. `labels`: the token ids of the step's labels. `calls`: the form of a turn that must call functions.
-        `extra`: fields of `EXTRA`.
+        ids. `labels`: the token ids of the step's labels. `calls`: the form of a turn that must or may not call
+        functions. `extra`: fields of `EXTRA`.
 
         Raises `EngineError` for a setting that this vLLM does not know, and whatever vLLM raises for a value that it
         does not accept.

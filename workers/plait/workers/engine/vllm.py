@@ -22,7 +22,7 @@ from plait.core.values import first_stop, split_reasoning
 
 from .._shared.batch_streams import Reporter, TokenBatch
 from .._shared.confidence import ConfidenceTrace, measure
-from .._shared.function_calls import forced
+from .._shared.function_calls import call_form
 from .._shared.prompt import CLOSE, OPEN, Prompter, most, rendered, thinks
 from .core_process import (
     COUNTERS,
@@ -202,7 +202,7 @@ class Core:
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
         if sampling.labels:
             order.labels = self.prompter.labels(sampling.labels)
-        order.calls = forced(think)
+        order.calls = call_form(think)
         form = order.form
         if form in self._unkept:
             self._do_without(order, KEEPS)

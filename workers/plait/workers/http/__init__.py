@@ -203,15 +203,20 @@ class Http(CallbackWorker):
         return await self._sender.count_prompt_tokens(op) if self._sender is not None else None
 
     async def forward(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any] | Failure:
-        """Post a request to the server as it is and return its answer. `model` is the worker's by default; a `path`
-        with a leading slash is relative to the server's root, else to the address."""
+        """Post a request to the server as it is, or send a GET if it has no fields, and return the answer. `model` is
+        the worker's by default; a `path` with a leading slash is relative to the server's root, else to the
+        address."""
         if self._sender is None:
             return as_failure(WorkerLost(f"worker {self.name!r} is not running"))
         server = self._sender.server
         url = f"{server.connection.root_url}{path}" if path.startswith("/") else path
         permit, outcome = await self._limiter.acquire(), "neither"
         try:
-            answer = await server.connection.post(url, {"model": server.model, **fields}, self.options.total_timeout)
+            connection, limit_s = server.connection, self.options.total_timeout
+            if fields:
+                answer = await connection.post(url, {"model": server.model, **fields}, limit_s)
+            else:
+                answer = await connection.get(url, limit_s)
             outcome = "served"
         except ServerError as error:
             outcome = "overloaded" if error.status in (429, 503) else "neither"

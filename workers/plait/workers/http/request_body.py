@@ -125,7 +125,8 @@ def write_message(message: Message) -> dict[str, Any]:
         fields = message.as_json()
         known = CachedMessage(message, fields, _count_text_bytes(fields))
         _free_bytes -= known.size + MESSAGE_OVERHEAD_BYTES
-        # Emptied as a whole: an order of use would cost more on every hit than converting again costs now and then.
+        # The whole cache is emptied: keeping the order of use would cost more on each hit than an occasional second
+        # conversion.
         if _free_bytes < 0:
             _cache.clear()
             _free_bytes = MESSAGE_CACHE_BYTES

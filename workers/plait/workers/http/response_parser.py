@@ -25,6 +25,8 @@ _HIGH_SURROGATES = frozenset(map(chr, range(0xD800, 0xDC00)))
 _HINT = "is it OpenAI-compatible?"
 
 
+_NAMES = (("response_id", "id"), ("model", "model"))
+MAX_NAME_CHARS = 200
 MAX_PROMPT_TOKENS = 1 << 32
 """A server that reports a longer prompt is not believed."""
 
@@ -332,6 +334,8 @@ class ResponseParser:
         self.token_ids: TokenIdTrace = TokenIdTrace()
         self.usage: UsageMeter = UsageMeter(think.sampling.max_tokens, thinking_room)
         self.finish: Finish | None = None
+        self.names: dict[str, str] = {}
+        """The response's id and model, by the names of `Result`, as the server's first piece has them."""
         self.stop: int | str | None = None
         """The stop token or text that ended the response, if the server reports it."""
         self.reports_stop: bool = False
@@ -394,6 +398,7 @@ class ResponseParser:
         """Parse one JSON object of the stream, or a whole response, and return its progress. Raises `ServerError`."""
         self.usage.chunk_count += 1
         fields, choice = parse_chunk(chunk)
+        self.names = self.names or {name: writable(str(fields.get(key) or "")[:MAX_NAME_CHARS]) for name, key in _NAMES}
         self.usage.has_ended = self.usage.has_ended or (choice or {}).get("finish_reason") is not None
         self.usage.feed(fields.get("usage"), is_last_chunk=choice is None)
         if choice is None:
@@ -492,6 +497,7 @@ class ResponseParser:
             token_ids=ids,
             finish=finish,
             reasoning=thoughts,
+            **self.names,
             tokens=() if has_other_text else self.logprobs.tokens_of(self.text, self._secrets),
             **self.logprobs.close(ids, self._has_processed_logprobs),
         )

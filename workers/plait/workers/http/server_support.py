@@ -81,7 +81,7 @@ class ToolSupport:
 
     def learn_refusal(self, model: str, fields: Mapping[str, Any], error: ServerError) -> None:
         """Send less to this model from now on."""
-        # What was refused is what was sent, whatever another request has learned in the meantime.
+        # The server refused the fields of this request; another request may have sent and learned less meanwhile.
         sent = 2 if "parallel_tool_calls" not in fields else 1 if fields["tool_choice"] == "auto" else 0
         if self._levels.get(model, 0) <= sent:
             self._levels[model] = sent + 1

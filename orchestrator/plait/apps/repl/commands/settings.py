@@ -5,21 +5,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from ....core import graph
 from ....core.budget import Budget
 from ....core.errors import UsageError
-from ....core.messages import did_you_mean, explain, first_of_each, json_path, pluralise
+from ....core.messages import did_you_mean, pluralise
 from ....core.ops import Plugin
-from ....core.plan import Plan
 from ....runtime.client.config import BUNDLED_MODEL, Config
 from ....runtime.control.verbs import VERBS, Verb
-from ....runtime.plugins.spec import refuse, spelled, typed
+from ....runtime.plugins.spec import spelled, typed
 from ...commands.run import where_time_went
 from ...common.tree import StepTree
 from ..conversation import Repl
-from ..registry import command, cut_words, path_of, take_flags
+from ..registry import command, cut_words, take_flags
 from ..state import ReplTurn
 from ..view import Text, story
 
@@ -142,34 +139,15 @@ async def _n(repl: Repl, rest: str) -> None:
 __all__: list[str] = []
 
 
-@command(
-    "plan", "[--mermaid|--dot] [QUESTION]", "The first plan for a question (the last), without running it.", "text"
-)
+@command("plan", "[QUESTION]", "The first plan for a question (the last), without running it.", "text")
 async def _plan(repl: Repl, rest: str) -> None:
-    flags, text = take_flags(rest, ("--mermaid", "--dot"))
-    text = text or repl.last_question()
-    made = repl.session.plan(text)
-    if "--mermaid" in flags or "--dot" in flags:
-        repl.screen.print((graph.mermaid(made) if "--mermaid" in flags else graph.dot(made)).rstrip())
-        return
+    made = repl.session.plan(rest or repl.last_question())
     repl.screen.print(Text(graph.text(made).rstrip(), no_wrap=True, overflow="ellipsis"))
     repl.screen.print(graph.summary(made), style="dim")
 
 
-@command("run", "[QUESTION | --plan FILE]", "Ask a question (the last one again), or run a plan from a file.", "text")
+@command("run", "[QUESTION]", "Ask a question (the last one again).", "text")
 async def _run(repl: Repl, rest: str) -> None:
-    if rest.startswith("--plan"):
-        path = path_of(rest.removeprefix("--plan").lstrip("= "))
-        try:
-            plan = Plan.model_validate_json(path.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read ({error.strerror}): give a file with a plan, JSON") from None
-        except ValidationError as error:
-            detail = first_of_each(error)[0]
-            raise UsageError(f"{path}: {explain(json_path(detail['loc']) or 'it', detail)}") from None
-        refuse(path.name, plan)
-        await repl.ask(f"the plan of {path.name}", plan)
-        return
     await repl.ask(rest or repl.last_question())
 
 

@@ -1,5 +1,5 @@
-"""Commands of the REPL for the conversation: talk, system, attach, agent, approve, edit, fork, cost, view, replay,
-history, save, load, clear, help, quit."""
+"""Commands of the REPL for the conversation: talk, system, attach, agent, approve, edit, fork, cost, view, history,
+save, load, clear, help, quit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from ....core.flow import Flow
 from ....core.messages import did_you_mean, pluralise
 from ....runtime.journal.directory import place
 from ....runtime.journal.location import Location
-from ....runtime.journal.replay import replay
 from ....runtime.plugins.loader import Plugins
 from ....runtime.plugins.spec import own_code, refuse
 from ...commands.run import worded
-from ...commands.runs import describe_report
 from ...common.files import write_private
 from ...common.journals import journal_of
 from ...trace.read import default_name, read_trace
@@ -131,8 +129,6 @@ async def _edit(repl: Repl, rest: str) -> None:
     if not text:
         raise UsageError("/edit needs the new question: /edit 2 And in winter?")
     turn = session.turns[number - 1]
-    if turn.planned:
-        raise UsageError(f"question {number} is a plan from a file: /run --plan FILE runs another")
     session.head = turn.before
     session.attached = session.attached or list(turn.attached)
     await repl.ask(text)
@@ -206,18 +202,6 @@ def _recorded(repl: Repl, turn: ReplTurn) -> tuple[Location, str]:
         return journal, turn.run
     path, run = journal_of(turn.run, place(repl.session.config))
     return path, run or turn.run
-
-
-@command("replay", "[FILE]", "Feed the journal to a new machine and compare what it does.", "file")
-async def _replay(repl: Repl, rest: str) -> None:
-    path = path_of(rest) if rest else _recorded(repl, repl.turn_of(""))[0]
-    if isinstance(path, Path) and not path.is_file():
-        raise UsageError(f"there is no journal {path}: give a file, or nothing for this session's own")
-    report = await asyncio.to_thread(replay, path, Plugins())
-    for line in describe_report(report):
-        repl.screen.print(line, style="red" if line.startswith("diverged") else None)
-    if report.divergence is not None:
-        raise UsageError(f"{path} does not replay: a policy or merge is not pure, or the code has changed since")
 
 
 # -- the conversation ------------------------------------------------------------------------------------------------

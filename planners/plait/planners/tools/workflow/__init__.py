@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, JsonValue
 
@@ -13,7 +13,7 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, ask_a_person
 from plait.core.ops import ToolCall
-from plait.core.step_handles import Promise, StepFailed, StepHandle, Trajectory
+from plait.core.step_handles import First, Promise, StepFailed, StepHandle, Trajectory
 from plait.core.tools.schemas import MORE_TOOLS, SHOWN, read_found_tools
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
@@ -35,6 +35,7 @@ from .plan import (
     fill,
     parse,
     references,
+    walk_nodes,
 )
 from .validation import find_faults, has_effects, order_nodes
 
@@ -43,6 +44,8 @@ __all__ = ["FIND_PLANS", "KEEP_PLAN", "Workflow"]
 
 MOST_ITEMS = 1000
 """Maximum number of items of one `foreach`."""
+MAX_CHANGES = 20
+"""Maximum number of looks at a running plan."""
 Step = StepHandle[object]
 
 
@@ -60,15 +63,66 @@ Scope = Mapping[str, GivenValue | Promise[Step]]
 class Runner:
     """Runs the nodes of one plan."""
 
-    def __init__(self, ctx: Context, question: str, tools: Mapping[str, ToolSpec]) -> None:
-        self._ctx, self._tools = ctx, tools
+    def __init__(self, ctx: Context, question: str, tools: Mapping[str, ToolSpec], plan: WorkflowPlan) -> None:
+        self._ctx, self._tools, self.plan = ctx, tools, plan
         self._scope: dict[str, GivenValue | Promise[Step]] = {QUESTION: GivenValue(question)}
+        self._ends: dict[str, Promise[Step]] = {}
+        """The plan's nodes that were started; one that has not begun waits for others."""
+        self._begun: set[str] = set()
 
-    async def run(self, plan: WorkflowPlan) -> dict[str, Step | BaseException]:
-        """Run a plan's nodes. Return for each node the step with its value, or its exception."""
-        scope, ended = self._start(plan.nodes, self._scope, "")
+    async def run(self, changes: Writer | None = None) -> dict[str, Step | BaseException]:
+        """Run the plan's nodes; `changes` may change those that have not begun after each result. Return for each node
+        the step with its value, or its exception."""
+        self._start_plan()
+        seen: set[str] = set()
+        reasons, again, looks = "", False, 0
+        while True:
+            ended = {name: end for name, end in self._ends.items() if end.ended}
+            new = {name: _read_outcome(end) for name, end in ended.items() if name in self._begun - seen}
+            if changes is not None and (new or again) and looks < MAX_CHANGES:
+                seen, looks = seen.union(new), looks + 1
+                waiting = [node.id for node in self.plan.nodes if node.id not in self._begun]
+                reasons = self._change(await changes.change(new, waiting, reasons))
+                if reasons:
+                    await self._ctx.answer(reasons, name=f"change-{looks}", label="change not made")
+                again = bool(reasons and new)  # without a new result the model tries once more only
+            elif len(ended) < len(self._ends):
+                running = [end for end in self._ends.values() if not end.ended]
+                await First(self._ctx.host, [self._ctx.gather(end, return_exceptions=True) for end in running],
+                            None, lambda other: None, any_end=True)  # fmt: skip
+            else:
+                return {name: _read_outcome(end) for name, end in ended.items()}
+
+    def _start_plan(self) -> None:
+        """Start all nodes that have not begun, and those that wait already once more."""
+        for name in [name for name in self._ends if name not in self._begun]:
+            self._ctx.cancel(self._ends.pop(name), "the plan has changed")
+        scope, _ = self._start(self.plan.nodes, {QUESTION: self._scope[QUESTION], **self._ends}, "")
         self._scope = dict(scope)
-        return dict(zip((node.id for node in plan.nodes), await ended, strict=True))
+        self._ends = {node.id: end for node in self.plan.nodes if isinstance(end := scope[node.id], Promise)}
+
+    def _change(self, reply: JsonValue) -> str:
+        """Change the nodes that have not begun by a model's reply. Return why it is not possible, or an empty text."""
+        given = reply.get("replace") if isinstance(reply, dict) else None
+        begun = {node.id for node in walk_nodes(node for node in self.plan.nodes if node.id in self._begun)}
+        late = [name for name in given if name in begun] if isinstance(given, dict) else []
+        if late:
+            return f"{', '.join(late)}: begun already, so a change needs a step with another id"
+        plan = apply_repair(self.plan, reply, {"answer", *(given if isinstance(given, dict) else ())})
+        if plan is None or plan == self.plan:
+            return ""
+        faults = find_faults(plan, self._tools)
+        while drops := frozenset(fault.node for fault in faults if fault.kind == "unused") - begun:
+            plan = drop_nodes(plan, drops)
+            faults = find_faults(plan, self._tools)
+        if wrong := [fault for fault in faults if fault.kind != "unused"]:
+            return "; ".join(map(str, wrong[:5]))
+        self.plan = plan
+        for fault in faults:  # begun, and nothing reads its value any more
+            if fault.node in self._ends:
+                self._ctx.cancel(self._ends[fault.node], "nothing reads it")
+        self._start_plan()
+        return ""
 
     async def answer(self, value: JsonValue) -> Step:
         """Return the step whose value is the plan's answer. Raises the exception of a failed node that it needs."""
@@ -82,14 +136,14 @@ class Runner:
     def _start(
         self, nodes: Sequence[WorkflowNode], outer: Scope, prefix: str, control: Sequence[Step] = ()
     ) -> tuple[Scope, Promise[list[Step]]]:
-        """Start all nodes of a block in parallel. Return their scope, and a promise of all nodes. `control`: steps that
-        decided that the block runs."""
+        """Start all nodes of a block in parallel, without those that `outer` has. Return their scope, and a promise of
+        all nodes. `control`: steps that decided that the block runs."""
         before = order_nodes(nodes, self._tools)
-        scope = dict(outer)
+        scope, new = dict(outer), [node for node in nodes if prefix or node.id not in outer]
         started = self._ctx.gather(
-            *(self._node(node, scope, before[node.id], prefix, control) for node in nodes), return_exceptions=True
+            *(self._node(node, scope, before[node.id], prefix, control) for node in new), return_exceptions=True
         )
-        for node, step in zip(nodes, started.members, strict=True):
+        for node, step in zip(new, started.members, strict=True):
             scope[node.id] = step  # pyright: ignore[reportArgumentType]  # none has begun yet
         return scope, started
 
@@ -108,6 +162,8 @@ class Runner:
         self, node: WorkflowNode, scope: Scope, before: Sequence[str], prefix: str, control: Sequence[Step]
     ) -> Step:
         waits = [await _step(scope[name]) for name in before]
+        if not prefix:
+            self._begun.add(node.id)
         name, after = f"{prefix}{node.id}", [*control, *(step for wait in waits for step in wait)]
         match node.kind:
             case "call":
@@ -185,6 +241,10 @@ class Runner:
         return stand, list(steps)
 
 
+def _read_outcome(end: Promise[Step]) -> Step | BaseException:
+    return end.error or end.outcome()
+
+
 async def _step(here: GivenValue | Promise[Step]) -> list[Step]:
     return list(here.steps) if isinstance(here, GivenValue) else [await here]
 
@@ -248,8 +308,9 @@ class Workflow(Flow):
     `plan-1` writes a plan as JSON: calls, `if`, `foreach`, `while` with a limit, `review`. The planner checks the whole
     plan against the tools' schemas. All faults go back with candidates, and the model rewrites the faulty steps. A
     repair that does not reduce the number of faults is dropped, and repairs end. Then each step runs as soon as its
-    inputs exist; calls with side effects keep their written order. If there are many tools, the model sees the nearest
-    to the question and may request more. Plans that ran go into a library, if there is one.
+    inputs exist; calls with side effects keep their written order. With `replan=each` the model reads each result and
+    may change what has not begun (Flash-Searcher, arXiv 2509.25301). If there are many tools, the model sees the
+    nearest to the question and may request more. Plans that ran go into a library, if there is one.
 
     Differs from the originals: nothing is trained; plans are data, not code; every fault is reported at once.
     Defaults: 12 tools shown, 2 repairs, greedy.
@@ -263,7 +324,7 @@ class Workflow(Flow):
     )
     repair: Annotated[CallConfig, Uses()] = Field(
         default=CallConfig(thinking="off", max_tokens=2048, temperature=0.0),
-        description="Rewrites the steps of a plan that have faults.",
+        description="Rewrites the steps of a plan that have faults, and with `replan=each` those that change.",
     )
     answer: Annotated[CallConfig, Uses("results")] = Field(
         default=CallConfig(max_tokens=2048), description="Words the answer, of a plan that has none."
@@ -276,6 +337,11 @@ class Workflow(Flow):
     )
     repairs: Repairs = 2
     observation_chars: ObservationChars = 8000
+    replan: Literal["off", "each"] = Field(
+        default="off",
+        description="When the plan may change. `off`: never. `each`: after each result, 20 at most: the model may add "
+        "steps, and drop or replace steps that have not begun.",
+    )
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Plan, repair, run, answer. Raises `PlannerError` if the plan still has faults after repairs."""
@@ -293,8 +359,9 @@ class Workflow(Flow):
             reasons = "; ".join(map(str, faults[:5]))
             rest = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
             raise PlannerError(f"the plan cannot run: {reasons}{rest}. Raise `repairs`, or take a larger model")
-        runner = Runner(ctx, question, tools)
-        ended = await runner.run(plan)
+        runner = Runner(ctx, question, tools, plan)
+        ended = await runner.run(writer if self.replan == "each" else None)
+        plan = runner.plan
         failed = [error for error in ended.values() if isinstance(error, BaseException)]
         if KEEP_PLAN in library and not failed:
             await self._save_plan(ctx, question, plan)
@@ -362,12 +429,20 @@ class Writer:
             reply = await self._ask_for_json(
                 prompts.repair_prompt(faults, plan, list(told.values())), self._options.repair, "repair"
             )
-            better = apply_repair(plan, reply, faults)
+            better = apply_repair(plan, reply, {fault.node for fault in faults})
             left = find_faults(better, self._tools) if better is not None else faults
             if better is None or len(left) >= len(faults):
                 break
             plan, faults = better, left
         return plan, faults
+
+    async def change(
+        self, results: Mapping[str, StepHandle[object] | BaseException], waiting: Sequence[str], reasons: str
+    ) -> JsonValue:
+        """Return the changes that the model makes to a running plan. `reasons`: why the last ones were not made."""
+        texts = {name: _render_result(result) for name, result in results.items()}
+        asked = prompts.change_prompt(texts, waiting, reasons, self._options.observation_chars)
+        return await self._ask_for_json(asked, self._options.repair, "changes")
 
     def answer(self, results: Mapping[str, str]) -> Trajectory:
         """Return the model call that words the answer."""

@@ -4,7 +4,7 @@ plan's values for a library."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, cast
 
@@ -127,7 +127,7 @@ class WorkflowPlan:
         return {"steps": steps, **({} if self.answer is None else {"answer": self.answer})}
 
 
-def walk_nodes(nodes: Sequence[WorkflowNode]) -> Iterator[WorkflowNode]:
+def walk_nodes(nodes: Iterable[WorkflowNode]) -> Iterator[WorkflowNode]:
     """Yield nodes and all nodes inside them."""
     for node in nodes:
         yield node
@@ -303,16 +303,16 @@ def _short(value: JsonValue) -> str:
 # -- repairs -----------------------------------------------------------------------------------------------------------
 
 
-def apply_repair(plan: WorkflowPlan, reply: JsonValue, faults: Sequence[WorkflowFault]) -> WorkflowPlan | None:
-    """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only faulty nodes are replaced;
-    unreadable nodes are added. Return `None` if the reply has no applicable repair."""
+def apply_repair(plan: WorkflowPlan, reply: JsonValue, bad: Collection[str]) -> WorkflowPlan | None:
+    """Return a plan with a repair: `{"replace": {"id": step or [steps]}, "answer": …}`. Only the nodes `bad` are
+    replaced; those that are not there are added. The empty name means the whole plan. Return `None` if the reply
+    has no applicable repair."""
     if not isinstance(reply, dict):
         return None
     if isinstance(reply.get("steps"), list):  # a whole new plan
-        return parse(reply) if any(not fault.node and fault.kind == "form" for fault in faults) else None
+        return parse(reply) if "" in bad or not plan.nodes else None
     given = reply.get("replace", {})
-    bad = {fault.node for fault in faults}
-    if not isinstance(given, dict) or not (given or "answer" in reply):
+    if not isinstance(given, dict) or not (given or (plan.nodes and "answer" in reply)):
         return None
     written = plan.to_json()
     there = {node.id for node in walk_nodes(plan.nodes)}

@@ -48,6 +48,15 @@ The plan cannot run:
 {tools}Write only the steps that have a fault, as {{"replace": {{"id": step}}}}; [steps] in place of a step puts \
 several there, [] takes it out. The other steps stay as they are.{answer}"""
 
+_CHANGE = """\
+The plan is running. New results:
+{results}
+
+Steps that have not begun: {waiting}
+{reasons}If the plan is still right, write {{}}. Otherwise write only what changes, as {{"replace": {{"id": step}}}}: \
+[steps] in place of a step puts several there, [] takes it out, and an id that is new adds a step. Steps that have \
+begun stay. Write "answer" beside "replace" if it changes."""
+
 
 def plan_prompt(
     prompt: CallConfig,
@@ -98,9 +107,17 @@ def unread_prompt(faults: Sequence[WorkflowFault]) -> str:
 
 
 def answer_prompt(prompt: CallConfig, results: Mapping[str, str], most: int | None) -> str:
-    """Return the question for an answer from results, each cut to `max_branches` characters."""
+    """Return the question for an answer from results, each cut to `most` characters."""
     listed = "\n".join(f"{name}: {_cut(text, most)}" for name, text in results.items())
     return prompt.text(_ANSWER, results=listed or "(none)")
+
+
+def change_prompt(results: Mapping[str, str], waiting: Sequence[str], reasons: str, most: int | None) -> str:
+    """Return the model's message about the new results of a running plan. `reasons`: why its last change was not
+    made."""
+    listed = "\n".join(f"{name}: {_cut(text, most)}" for name, text in results.items())
+    reasons = f"Your last change was not made: {reasons}\n" if reasons else ""
+    return _CHANGE.format(results=listed or "none", waiting=", ".join(waiting) or "none", reasons=reasons)
 
 
 def _cut(text: str, most: int | None) -> str:

@@ -113,9 +113,12 @@ class Local:
             await self._end(self._warm.popleft())
 
     def _warm_for(self, limits: SandboxLimits) -> Warm | None:
-        """Take a warm sandbox whose disk and network are those of the limits, if there is one."""
-        for warm in self._warm:
-            if (warm.limits.disk, warm.limits.network) == (limits.disk, limits.network):
+        """Take a warm sandbox whose disk and network are those of the limits, if there is one that lives."""
+        for warm in list(self._warm):
+            if warm.process.returncode is not None:  # killed while it waited, for want of memory, say
+                self._warm.remove(warm)
+                shutil.rmtree(warm.folder, ignore_errors=True)
+            elif (warm.limits.disk, warm.limits.network) == (limits.disk, limits.network):
                 self._warm.remove(warm)
                 return warm
         return None
