@@ -183,7 +183,7 @@ def play(session: Session, planner: React, seconds: tuple[float, float]) -> Play
 
 
 def count_reads(session: Session) -> int:
-    """Return how many calls without side effects `react` makes: none twice until something may have changed."""
+    """Count the calls without side effects of `react`, which repeats one only after a change."""
     known, count = set[str](), 0
     for (call,) in session.calls:
         if call.tool in CHANGING:

@@ -43,12 +43,12 @@ class SeenCall:
     @cached_property
     def values(self) -> dict[tuple[str, ...], dict[str | float, None]]:
         """The different strings and numbers in its result, by path. A result that is no JSON has the empty path."""
-        found: dict[tuple[str, ...], dict[str | float, None]] = {}
+        values: dict[tuple[str, ...], dict[str | float, None]] = {}
         parsed = loads(self.result) if self.ok else ""
         for path, value in _leaves(self.result if parsed is None else parsed):
             if isinstance(value, str | int | float) and not isinstance(value, bool):
-                found.setdefault(path, {})[value] = None
-        return found
+                values.setdefault(path, {})[value] = None
+        return values
 
 
 class Source(Frozen):
@@ -85,13 +85,12 @@ def predict_calls(
     patterns: Iterable[CallPattern], turns: Sequence[Sequence[SeenCall]], question: str
 ) -> dict[str, tuple[float, SeenCall]]:
     """Return the calls that are likely after `turns`, by key, each with the highest probability of its patterns."""
-    found: dict[str, tuple[float, SeenCall]] = {}
+    likely: dict[str, tuple[float, SeenCall]] = {}
     for pattern in patterns:
         for call in _instantiate(pattern, turns, question):
-            found[call.key] = max(
-                found.get(call.key, (0.0, call)), (pattern.probability, call), key=lambda each: each[0]
-            )
-    return found
+            if call.key not in likely or likely[call.key][0] < pattern.probability:
+                likely[call.key] = pattern.probability, call
+    return likely
 
 
 def count_patterns(

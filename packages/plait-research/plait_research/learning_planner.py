@@ -85,7 +85,7 @@ class LearningPlanner(Planner):
 
     @classmethod
     def measure(cls, steps: Sequence[StepRecord], data: JsonValue) -> JsonValue:
-        """Return what a recorded run says to `learned` (`RunOutcome.data`), of its steps and its answer's data."""
+        """Return the data of a recorded run for `learned` (`RunOutcome.data`), from its steps and its answer's data."""
         return data
 
     @model_validator(mode="after")

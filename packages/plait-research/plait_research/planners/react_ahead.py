@@ -16,8 +16,7 @@ from plait.core.record import StepRecord
 from plait.core.step_handles import CallHandle, StepFailed, Trajectory
 from plait.core.tools.turns import CallOutcome, read_calls
 from plait.core.values import as_text
-from plait.planners.tools.react import React
-from plait.planners.tools.react.ledger import Ledger
+from plait.planners.tools.react import Ledger, React
 
 from ..call_patterns import CallPattern, SeenCall, count_patterns, predict_calls
 from ..learning_planner import LearningPlanner, RunOutcome
@@ -103,7 +102,12 @@ class ReactAhead(LearningPlanner, React):
     patterns: tuple[CallPattern, ...] = Field(
         default=(), description="Patterns of calls, as `plait learn effort` counts them."
     )
-    threshold: float = Field(default=0.4, ge=0.0, le=1.0, description="Probability from which on a call is made ahead.")
+    threshold: float = Field(
+        default=0.4,
+        ge=0.0,
+        le=1.0,
+        description="Threshold of a score: the probability from which on a call is made ahead.",
+    )
     max_ahead: int = Field(default=2, ge=0, le=64, description="Maximum number of calls that run ahead at a time.")
     max_wasted: int = Field(
         default=32, ge=0, description="Number of calls of a run, not asked for by the model, that ends calls ahead."
@@ -149,7 +153,9 @@ class ReactAhead(LearningPlanner, React):
             [SeenCall(call.name, call.arguments, outcome.text, outcome.ok) for call, outcome in turn]
             for turn in ledger.history
         ]
-        usable = [each for each in self.patterns if each.tool in free and each.probability >= self.threshold]
+        usable = [
+            pattern for pattern in self.patterns if pattern.tool in free and pattern.probability >= self.threshold
+        ]
         likely = predict_calls(usable, turns, ctx.brief.request.text)
         return [likely[key][1] for key in sorted(likely, key=lambda key: (-likely[key][0], key))]
 

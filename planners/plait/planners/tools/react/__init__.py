@@ -26,7 +26,7 @@ from .options import MORE, ReactOptions
 from .reader import TurnReader
 from .spawned_agents import SpawnedAgents, read_outcome
 
-__all__ = ["React"]
+__all__ = ["Ledger", "React"]
 
 
 class React(ReactOptions):

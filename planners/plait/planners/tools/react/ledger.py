@@ -142,9 +142,7 @@ class Ledger:
                 answers.append((call, self._answer_unrun(call, fate)))
                 continue
             if fate == "same":
-                outcome = now.get(call.key) or self.results[call.key][1]
-                if not outcome.ok:  # it was called before the model asked, and may be tried again
-                    self.results.pop(call.key, None)
+                outcome = now.get(call.key) or self._repeat(call.key)
             else:
                 outcome = self._adapt(agents.get(call.id) or _outcome(value, call), call, asked, call.id in agents)
             changes = self._may_change(call, asked)
@@ -160,6 +158,13 @@ class Ledger:
             self.counts.clear()
         self.history.append([(call, now[call.key]) for call, _ in answers if call.key in now])
         return [self._message(call, text) for call, text in answers]
+
+    def _repeat(self, key: str) -> CallOutcome:
+        """Return a known outcome. A known failure is of a call made ahead of the model, which may try it again."""
+        outcome = self.results[key][1]
+        if not outcome.ok:
+            del self.results[key]
+        return outcome
 
     def record(self, key: str, outcome: CallOutcome) -> None:
         """Record the result of a call without side effects."""
