@@ -4,6 +4,7 @@
     python -m scripts.release smoke            install each file of dist/ in a new environment and use it
     python -m scripts.release notes VERSION    print the section of CHANGELOG.md
     python -m scripts.release sbom FILE        write what an installed plait brings, as CycloneDX
+    python -m scripts.release links            write the address of [tool.plait] into wheels and citation
 
 `build` needs the package `build`, `sbom` needs `cyclonedx-bom`.
 """
@@ -16,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from .extras import RUN, give_files
@@ -73,10 +75,26 @@ def release_notes(changelog: str, wanted: str) -> str:
     return found[2].strip() + "\n"
 
 
+def write_links(folder: Path = ROOT) -> list[Path]:
+    """Write the address of the repository into every pyproject.toml and CITATION.cff; without one, take it out there.
+    Return the files."""
+    address = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["plait"]["repository"]
+    files = [folder / "pyproject.toml", *sorted(folder.glob("packages/*/pyproject.toml"))]
+    urls = f'[project.urls]\nRepository = "{address}"\nIssues = "{address}/issues"\n\n' if address else ""
+    for file in files:
+        text = re.sub(r"^\[project\.urls\]\n(?:.+\n)+\n", "", file.read_text(), flags=re.MULTILINE)
+        file.write_text(re.sub(r"^(?=\[(?:tool|project)\.)", lambda _: urls, text, count=1, flags=re.MULTILINE))
+    citation = folder / "CITATION.cff"
+    text = re.sub(r"^repository-code: .*\n", "", citation.read_text(), flags=re.MULTILINE)
+    added = f"license: Apache-2.0\nrepository-code: {address}\n" if address else "license: Apache-2.0\n"
+    citation.write_text(text.replace("license: Apache-2.0\n", added))
+    return [*files, citation]
+
+
 def main() -> None:
     """Run one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["build", "smoke", "notes", "sbom"])
+    parser.add_argument("command", choices=["build", "smoke", "notes", "sbom", "links"])
     parser.add_argument("argument", nargs="?", default="")
     options = parser.parse_args()
     match options.command:
@@ -84,6 +102,8 @@ def main() -> None:
             build()
         case "smoke":
             smoke()
+        case "links":
+            write_links()
         case "notes":
             if options.argument != version():
                 raise SystemExit(f"The tag says {options.argument}, plait.__version__ says {version()}.")

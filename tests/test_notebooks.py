@@ -45,11 +45,11 @@ async def run_cells(cells: list[dict[str, Any]], name: str) -> list[Any]:
 def test_a_notebook_runs_and_shows_what_it_made(path: Path) -> None:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     shown = [value._repr_html_() for value in asyncio.run(run_cells(cells, path.name)) if value is not None]
-    assert shown and all("<table>" in html for html in shown)
+    assert shown and all("<table>" in html or "<svg" in html for html in shown)
     if path.name == "first_notebook.ipynb":
         answer, plan = shown
         assert "<b>42</b>" in answer and answer.count("sample-") == 4 and "Answer: 42</td>" in answer
-        assert "the answer" in plan and plan.count("<tr>") == 6
+        assert plan.count("<rect") == 5 and plan.count("stroke-width='3'") == 1 and ">vote</text>" in plan
     else:
         assert "against the first" in shown[0] and "+33.3" in shown[0]
 
@@ -67,7 +67,10 @@ def test_there_are_two_notebooks() -> None:
 def test_a_plan_shows_no_text_as_markup() -> None:
     op = {"kind": "think", "prompt": "x"}
     plan = Plan.model_validate({"steps": [{"name": "a", "op": op, "label": "<b>bold</b>"}], "output": "a"})
-    assert "&lt;b&gt;bold&lt;/b&gt;" in plan._repr_html_()
+    picture = plan._repr_html_()
+    assert "&lt;b&gt;bold&lt;/b&gt;" in picture
+    assert picture.count("<rect") == len(plan.steps) and picture.count("stroke-width='3'") == 1
+    assert picture.count("<path") == sum(len(step.needs) for step in plan.steps)
 
 
 async def test_a_run_shows_its_steps_and_leaves_the_answer_to_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The site's hooks: every page of docs/README.md is in the navigation; links out of docs/ lead to the repository."""
+"""The site's hooks: every page of docs/README.md is in the navigation; links lead to pages or to the repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,14 +28,13 @@ from tests.apps.viewer.chromium import BROWSER, tab
 READ = ("", "quickstart/", "concepts/", "planners/", "howto/serve/", "howto/repl/", "howto/own-planner/",
         "reference/commands/", "reference/settings/")  # fmt: skip
 """Pages that are looked at in a browser: the first, and those with wide tables, long commands and pictures."""
-MERMAID = "window.mermaid = {initialize() {}, render: async () => ({svg: '', fn: null})}"
-"""In the place of the script that draws diagrams, the one thing that the pages load from elsewhere."""
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS_AT_THE_TOP = {words.split()[0] for group in all_commands().values() for words in group}
-CONFIG = SimpleNamespace(repo_url="https://github.com/plait-dev/plait/", nav=None)
+CONFIG = SimpleNamespace(repo_url=None, edit_uri=None, nav=None, extra={}, site_url=None)
+REPOSITORY = "https://github.com/someone/plait"
 
 
-def _site() -> ModuleType:
+def _site() -> Any:
     spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "scripts" / "site.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -47,7 +47,7 @@ def _page(path: str) -> SimpleNamespace:
 
 
 def test_the_navigation_has_every_page_of_docs() -> None:
-    nav = str(_site().on_config(SimpleNamespace(repo_url=CONFIG.repo_url, nav=None)).nav)
+    nav = str(_site().on_config(SimpleNamespace(**vars(CONFIG))).nav)
     missing = [
         name
         for path in sorted((ROOT / "docs").rglob("*.md"))
@@ -56,22 +56,62 @@ def test_the_navigation_has_every_page_of_docs() -> None:
     assert not missing, "name them in docs/README.md"
 
 
-def test_a_link_out_of_docs_leads_to_the_repository() -> None:
+@pytest.mark.parametrize("repository", ["", REPOSITORY])
+def test_a_link_out_of_docs_leads_to_a_page_or_to_the_repository(repository: str) -> None:
     text = (
-        "[log](../experiments/LOG.md#one) [run](../policies) [page](planners.md#two) [web](https://x.org) [at](#three)"
+        "[peers](../experiments/peers/README.md#one) [run](../policies) [page](planners.md#two) [web](https://x.org) "
+        "[at](#three) [folder](../experiments/peers)"
     )
-    made = _site().on_page_markdown(text, page=_page("policies.md"), config=CONFIG, files=None)
+    site = _site()
+    site.REPOSITORY = repository
+    made = site.on_page_markdown(text, page=_page("policies.md"), config=CONFIG, files=None)
+    run = f"[run]({REPOSITORY}/tree/main/policies)" if repository else "run"
     assert made == (
-        "[log](https://github.com/plait-dev/plait/blob/main/experiments/LOG.md#one) "
-        "[run](https://github.com/plait-dev/plait/tree/main/policies) "
-        "[page](planners.md#two) [web](https://x.org) [at](#three)"
+        f"[peers](experiments/peers/README.md#one) {run} [page](planners.md#two) [web](https://x.org) "
+        "[at](#three) [folder](experiments/peers/README.md)"
     )
+    text = "[page](../../docs/evidence.md) [other](../router/README.md) [code](run.py)"
+    made = site.on_page_markdown(text, page=_page("experiments/peers/README.md"), config=CONFIG, files=None)
+    code = f"[code]({REPOSITORY}/blob/main/experiments/peers/run.py)" if repository else "code"
+    assert made == f"[page](../../evidence.md) [other](../router/README.md) {code}"
+
+
+def test_the_address_of_the_repository_stands_in_one_place() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    files = [ROOT / name for name in listed.splitlines() if Path(name).suffix in (".md", ".toml", ".yml", ".cff")]
+    written = re.compile(r"github\.com/[\w-]+/plait\b")
+    assert not [path for path in files if path.is_file() and written.search(path.read_text(encoding="utf-8"))]
+    assert _site().REPOSITORY == "" or _site().REPOSITORY.startswith("https://")
 
 
 def test_code_in_a_table_reads_as_on_github() -> None:
     html = "<p><code>a\\|b</code></p><table><td style='x'><code>FILE.csv\\|jsonl</code></td><td>c</td></table>"
     made = _site().on_page_content(html, page=_page("policies.md"), config=CONFIG, files=None)
     assert made == "<p><code>a\\|b</code></p><table><td style='x'><code>FILE.csv|jsonl</code></td><td>c</td></table>"
+
+
+def test_a_wide_table_becomes_blocks_on_a_phone() -> None:
+    for columns, marked in ((2, False), (3, True)):
+        html = f"<table>\n<thead>\n<tr>{'<th>a</th>' * columns}</tr></thead><tbody></tbody></table>"
+        made = _site().on_page_content(html, page=_page("policies.md"), config=CONFIG, files=None)
+        assert ("<table data-wide>" in made) == marked
+
+
+def test_no_node_of_a_diagram_has_a_reserved_name() -> None:
+    """Mermaid reads such a name as the beginning of another diagram, and draws none."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        for diagram in re.findall(r"```mermaid\nflowchart .*?\n(.*?)```", page.read_text(), re.DOTALL):
+            assert not re.findall(r"(?m)(?:^|> ?|- ?)\s*(graph|end|subgraph|class|style|click)\b", diagram), page
+
+
+def test_a_package_that_is_not_the_named_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = _site()
+    monkeypatch.setattr(site.shutil, "which", lambda name: None)
+    assert site.fetch_mermaid(tmp_path) is None, "without npm a diagram is its text"
+    (tmp_path / f"{site.MERMAID.replace('@', '-')}.tgz").write_bytes(b"another")
+    monkeypatch.setattr(site.shutil, "which", lambda name: "true")
+    with pytest.raises(SystemExit, match="not the package"):
+        site.fetch_mermaid(tmp_path)
 
 
 def test_the_first_page_decides_in_eight_rows_and_what_they_name_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +135,6 @@ def test_the_pages_fit_and_load_nothing_from_elsewhere(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     subprocess.run(build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
     with served(folder) as address, tab() as browser:
-        browser.send("Page.addScriptToEvaluateOnNewDocument", source=MERMAID)
         for width in (1280, 390):
             browser.size(width, 900)
             for name in READ:
@@ -159,9 +198,14 @@ def test_the_picture_of_the_first_page_moves() -> None:
     assert len(picture) < 300_000
 
 
-def test_llms_txt_names_the_sources_of_the_pages(tmp_path: Path) -> None:
-    _site().on_post_build(config=SimpleNamespace(repo_url=CONFIG.repo_url, site_dir=str(tmp_path)))
+@pytest.mark.parametrize("repository", ["", REPOSITORY])
+def test_llms_txt_names_the_pages(repository: str, tmp_path: Path) -> None:
+    site = _site()
+    site.REPOSITORY = repository
+    config = SimpleNamespace(site_url="https://docs.example.org/", site_dir=str(tmp_path))
+    site.on_post_build(config=config)
     text = (tmp_path / "llms.txt").read_text()
-    assert "(https://raw.githubusercontent.com/plait-dev/plait/main/docs/quickstart.md)" in text
+    root = "https://raw.githubusercontent.com/someone/plait/main" if repository else "https://docs.example.org"
+    assert f"({root}{'/docs' if repository else ''}/quickstart.md)" in text
     assert "](quickstart.md" not in text
-    assert "(https://raw.githubusercontent.com/plait-dev/plait/main/experiments/README.md)" in text
+    assert f"({root}/experiments/README.md)" in text

@@ -98,7 +98,8 @@ def test_a_release_is_built_tried_and_published_without_a_stored_token():
     assert [each for (each,) in filter(None, called)] == ["notes", "build", "smoke", "sbom"]
     assert release["publish"]["permissions"] == {"id-token": "write"}
     assert "secrets." not in (GITHUB / "workflows/release.yml").read_text()
-    assert [release["publish"]["needs"], release["announce"]["needs"]] == ["build", "publish"]
+    assert [release[job]["needs"] for job in ("publish", "image", "announce")] == ["build", "publish", "image"]
+    assert release["image"]["permissions"] == {"contents": "read", "packages": "write"}
 
 
 @pytest.mark.parametrize("path", sorted((GITHUB / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem)

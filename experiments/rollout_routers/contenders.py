@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,8 @@ from aiohttp import web
 
 from plait_router import Router
 
-from .engines import CACHE, ENGINES, SLOTS, Contender, Trajectory
+from .engines import BLOCK, CACHE, ENGINES, SLOTS, Contender, Engine, Trajectory
+from .published import publish_caches
 
 NAMES = [f"engine-{i}" for i in range(ENGINES)]
 RAY_THRESHOLD = 10
@@ -43,6 +44,16 @@ class Plait:
 
     async def release(self, request: int) -> None:
         self._router.end(self._placed.pop(request))
+
+
+class PlaitFollowing(Plait):
+    """plait-router with the engines' own events in place of its guess."""
+
+    def follow(self, engines: list[Engine]) -> None:
+        publish_caches(engines, lambda place, events, _: self._router.record_kv_events(NAMES[place], events))
+
+    async def mark_read(self, request: int) -> None:
+        """Nothing to do."""
 
 
 class Verl:
@@ -121,6 +132,86 @@ class Ray:
 
     async def release(self, request: int) -> None:
         self._running[self._placed.pop(request)] -= 1
+
+
+class Dynamo:
+    """Dynamo's selection service in this process. It follows each engine's KV events over ZMQ, as those of vLLM."""
+
+    def __init__(self, sessions: bool) -> None:
+        import zmq
+        from dynamo.llm import SelectionService  # pyright: ignore[reportMissingImports]
+
+        self._service = SelectionService(session_affinity_ttl_secs=3600.0) if sessions else SelectionService()
+        self._sessions = sessions
+        self._context = zmq.Context()
+        self._sockets = [self._context.socket(zmq.PUB) for _ in NAMES]
+        self._sent = [0] * ENGINES
+        self._unread: dict[int, Sequence[int]] = {}
+        """The last context that an engine has stored, until the service has read of it."""
+
+    async def start(self) -> None:
+        """Register the engines, and wait until their events arrive."""
+        for place, publisher in enumerate(self._sockets):
+            port = publisher.bind_to_random_port("tcp://127.0.0.1")
+            worker = {"worker_id": place + 1, "model_name": "m", "endpoint": NAMES[place], "block_size": BLOCK,
+                      "kv_events_endpoint": f"tcp://127.0.0.1:{port}", "total_kv_blocks": CACHE // BLOCK}  # fmt: skip
+            await self._service.upsert_worker(worker)
+        await asyncio.sleep(1.0)  # a message before the subscription is there would be lost
+
+    def stop(self) -> None:
+        """Stop the service."""
+        self._service.shutdown()
+        self._context.destroy(linger=0)
+
+    def follow(self, engines: list[Engine]) -> None:
+        publish_caches(engines, self._publish)
+
+    def _publish(self, place: int, events: list[dict[str, Any]], context: Sequence[int]) -> None:
+        import msgspec
+
+        number, self._sent[place] = self._sent[place], self._sent[place] + 1
+        batch = msgspec.msgpack.encode([time.time(), events, 0])
+        self._sockets[place].send_multipart([b"", number.to_bytes(8, "big"), batch])
+        self._unread[place] = context
+
+    async def _read_all(self) -> None:
+        # In virtual time events arrive before the next request.
+        until = time.monotonic() + 30
+        while self._unread:
+            place, ids = next(iter(self._unread.items()))
+            asked = {"model_name": "m", "token_ids": list(ids)}
+            workers = (await self._service.overlap_scores(asked))["workers"]
+            held = next(each["device_blocks"] for each in workers if each["worker_id"] == place + 1)
+            if held >= len(ids) // BLOCK:
+                del self._unread[place]
+            elif time.monotonic() > until:
+                raise RuntimeError(f"Dynamo has read of {held} blocks, not of {len(ids) // BLOCK}")
+            else:
+                await asyncio.sleep(0.001)
+
+    async def acquire(self, request: int, trajectory: Trajectory) -> int:
+        await self._read_all()
+        asked = {"model_name": "m", "token_ids": trajectory.ids, "selection_id": str(request)}
+        session = {"session_id": trajectory.name} if self._sessions else {}
+        found = await self._service.select_and_reserve({**asked, **session})
+        return found["worker_id"] - 1
+
+    async def mark_read(self, request: int) -> None:
+        await self._service.prefill_complete(str(request))
+
+    async def release(self, request: int) -> None:
+        await self._service.free_reservation(str(request))
+
+
+@contextlib.asynccontextmanager
+async def dynamo(sessions: bool) -> AsyncIterator[Contender]:
+    """Start the selection service."""
+    service = Dynamo(sessions)
+    await service.start()
+    try:
+        yield service
+    finally:
+        service.stop()
 
 
 class VllmRouter:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from plait_research.simulation.tokens import PrefixCache
@@ -101,11 +101,26 @@ class Contender(Protocol):
         ...
 
 
+class Follower(Contender, Protocol):
+    """A contender that also follows the engines."""
+
+    def follow(self, engines: list[Engine]) -> None:
+        """Follow these engines."""
+        ...
+
+    async def mark_read(self, request: int) -> None:
+        """Take note that the prompt of a request has been read."""
+        ...
+
+
 class Play:
     """One batch with one contender."""
 
-    def __init__(self, contender: Contender, batch: list[Trajectory]) -> None:
+    def __init__(self, contender: Contender | Follower, batch: list[Trajectory]) -> None:
         self.engines = [Engine() for _ in range(ENGINES)]
+        self._follower: Any = contender if hasattr(contender, "follow") else None
+        if self._follower is not None:
+            self._follower.follow(self.engines)
         self.ends: list[float] = []
         self._contender, self._batch = contender, batch
         self._heap: list[tuple[float, int, Callable[[], Awaitable[None]]]] = []
@@ -151,6 +166,8 @@ class Play:
     async def _decode(self, place: int, trajectory: Trajectory, request: int, now: float) -> None:
         engine = self.engines[place]
         engine.advance(now)
+        if self._follower is not None:
+            await self._follower.mark_read(request)
         heapq.heappush(engine.goals, (engine.mark + trajectory.lengths[trajectory.turn], request, trajectory))
         self._plan(place)
 

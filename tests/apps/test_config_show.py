@@ -26,7 +26,7 @@ def test_a_setting_says_where_it_comes_from(plait: Plait, monkeypatch: pytest.Mo
     assert shown["slots"] == {"value": 7, "from": "environment variable PLAIT_SLOTS"}
     assert shown["planner"]["from"] == "plait.toml, setting 'planner'" and shown["planner"]["value"]["name"] == "sample"
     assert shown["seed"] == {"value": 0, "from": "default"}
-    assert shown["serve.port"] == {"value": 9, "from": "plait.toml, table [serve]"}
+    assert shown["serve.port"] == {"value": 9, "from": "table [serve] of the file"}
     line = next(line for line in plait("config", "show").out.splitlines() if line.startswith("slots "))
     assert line.split(maxsplit=2) == ["slots", "7", "environment variable PLAIT_SLOTS"]
 

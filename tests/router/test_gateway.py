@@ -186,6 +186,44 @@ def test_a_hostile_prompt_is_placed_as_text_or_as_nothing(body: bytes) -> None:
     assert isinstance(prompt, str) and Router(["a"]).begin(prompt) == "a"
 
 
+async def test_kv_events_of_the_upstreams_replace_the_guess_and_a_gap_or_another_format_empties() -> None:
+    msgspec, zmq = pytest.importorskip("msgspec"), pytest.importorskip("zmq")
+    ids = list(range(320))
+    stored = {
+        "type": "BlockStored",
+        "parent_block_hash": None,
+        "block_size": 16,
+        "block_hashes": [*range(20)],
+        "token_ids": ids,
+    }
+    apps = [web.Application(), web.Application()]
+    for app in apps:
+        app.add_routes([web.get("/v1/models", list_models)])
+    with zmq.Context() as context, context.socket(zmq.PUB) as here, context.socket(zmq.PUB) as there:
+        ports = [socket.bind_to_random_port("tcp://127.0.0.1") for socket in (here, there)]
+        async with TestServer(apps[0]) as one, TestServer(apps[1]) as other:
+            a, b = (str(upstream.make_url("/v1")) for upstream in (one, other))
+            router = Router([a, b])
+            router.begin(ids, engine=a)
+            router.end(a)
+            router.begin("x", engine=b)
+
+            async def until(engine: str, number: int, batch: bytes) -> None:
+                async with asyncio.timeout(120):
+                    while router.choose(ids) != engine:  # what is sent before the subscription is lost
+                        there.send_multipart([b"", number.to_bytes(8, "big"), batch])
+                        await asyncio.sleep(0.01)
+
+            async with TestClient(TestServer(Gateway(router, [f"tcp://127.0.0.1:{port}" for port in ports]).app)):
+                assert router.choose(ids) == a, "it was sent there"
+                router.set_down(a)
+                router.add(a)
+                await until(b, 0, msgspec.msgpack.encode([0.0, [stored], 0]))
+                await until(a, 7, msgspec.msgpack.encode([0.0, [], 0]))
+                await until(b, 0, msgspec.msgpack.encode([0.0, [stored], 0]))
+                await until(a, 1, b"not msgpack")
+
+
 def test_the_router_and_plait_serve_know_the_same_sessions() -> None:
     from plait_server.sessions import SESSION_HEADERS
 

@@ -24,7 +24,7 @@ from pydantic import (
 from .budget import Budget
 from .errors import PlanError
 from .messages import did_you_mean
-from .notebook_html import escape_text, table
+from .notebook_html import escape_text
 from .ops import Join, ModelCall, Op, Ref, ToolCall
 from .tools.schemas import MORE_TOOLS
 from .values import Frozen, StepName, complaints, json_references
@@ -141,22 +141,22 @@ class Plan(Frozen):
         return self
 
     def _repr_html_(self) -> str:
-        """Return the notebook's HTML: each step with its inputs and operation, indented by the longest path to it."""
+        """Return the notebook's picture: the plan as a graph, with a column for each wave of steps."""
         import networkx as nx
 
-        generations = enumerate(nx.topological_generations(acyclic_graph(self)))
-        depth = {name: number for number, generation in generations for name in generation}
-        rows = [
-            (
-                f"<span style='padding-left:{1.2 * depth[step.name]:.1f}em'>{escape_text(step.name)}</span>",
-                step.op.kind + ", expands" * step.expands,
-                escape_text(", ".join(needs(step))),
-                escape_text(step.label),
-                "the answer" * (step.name == self.output),
+        waves = [sorted(names) for names in nx.topological_generations(acyclic_graph(self))]
+        place = {name: (190 * x + 4, 40 * y + 4) for x, names in enumerate(waves) for y, name in enumerate(names)}
+        lines = [(*place[need], *place[step.name]) for step in self.steps for need in needs(step)]
+        parts = [f"<path d='M{x + 150},{y + 15} L{to_x},{to_y + 15}' stroke='#999'/>" for x, y, to_x, to_y in lines]
+        for step in self.steps:
+            x, y = place[step.name]
+            notes = escape_text(" · ".join(filter(None, (step.op.kind, "expands" * step.expands, step.label))))
+            parts.append(
+                f"<g stroke='currentColor'><title>{notes}</title><rect x='{x}' y='{y}' width='150' height='30' "
+                f"fill='#8882' stroke-width='{1 + 2 * (step.name == self.output)}'/><text x='{x + 8}' y='{y + 19}' "
+                f"font-size='12' fill='currentColor' stroke='none'>{escape_text(step.name[:22])}</text></g>"
             )
-            for step in sorted(self.steps, key=lambda step: depth[step.name])
-        ]
-        return table(("step", "kind", "reads", "", ""), rows)
+        return f"<svg width='{190 * len(waves)}' height='{40 * max(map(len, waves)) + 8}'>{''.join(parts)}</svg>"
 
     def to_networkx(self) -> nx.DiGraph[str]:
         """Return the plan as a graph with a node for each step, by name, and an edge from each step to each of its

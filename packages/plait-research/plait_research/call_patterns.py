@@ -121,7 +121,7 @@ def count_patterns(
         for name, pattern in known.items()
     ]
     # The patterns that may still become likely come first, the best of them at the front.
-    grown.sort(key=lambda each: (each.probability < _HOPELESS, -each.right, each.predicted))
+    grown.sort(key=lambda pattern: (pattern.probability < _HOPELESS, -pattern.right, pattern.predicted))
     return grown[:MAX_PATTERNS]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import json
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 import aiohttp
@@ -12,6 +14,8 @@ from aiohttp import web
 from yarl import URL
 
 from . import Router
+
+log = logging.getLogger("plait_router")
 
 HOP_HEADERS = {"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 SESSION_HEADERS = (
@@ -23,10 +27,14 @@ CHECK_INTERVAL_S, CONNECT_TIMEOUT_S, MAX_BODY_BYTES = 5.0, 5.0, 64 << 20
 
 
 class Gateway:
-    """Passes each request on to the upstream that the router chooses, and its answer back byte by byte."""
+    """Passes each request on to the upstream that the router chooses, and its answer back byte by byte.
 
-    def __init__(self, router: Router) -> None:
+    `kv_events`: ZMQ addresses of the upstreams' KV cache events, in the order of the upstreams.
+    """
+
+    def __init__(self, router: Router, kv_events: Sequence[str] = ()) -> None:
         self._router, self._upstreams = router, list(router.running)
+        self._events = dict(zip(self._upstreams, kv_events, strict=True)) if kv_events else {}
         self.app = web.Application(client_max_size=MAX_BODY_BYTES)
         """The application."""
         self.app.add_routes([web.get("/health", self._health), web.get("/metrics", self._metrics)])
@@ -37,10 +45,32 @@ class Gateway:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)  # a server closes idle connections after 5 s
         async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as self._client:
-            checks = [asyncio.create_task(self._check(url)) for url in self._upstreams]
+            tasks = [asyncio.create_task(self._check(url)) for url in self._upstreams]
+            tasks += [asyncio.create_task(self._follow(*source)) for source in self._events.items()]
             yield
-            for check in checks:
-                check.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, url: str, address: str) -> None:
+        import msgspec
+        import zmq.asyncio
+
+        with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SUBSCRIBE, b"")
+            socket.connect(address)
+            wanted = 0
+            while True:
+                *_, number, batch = await socket.recv_multipart()
+                try:
+                    lost = int.from_bytes(number, "big") != wanted
+                    events = [{"type": "AllBlocksCleared"}] * lost + msgspec.msgpack.decode(batch)[1]
+                    self._router.record_kv_events(url, events)
+                except Exception as error:  # the format of another vLLM: what the message was about is unknown
+                    log.warning("unreadable KV event of %s: %s: %s", url, type(error).__name__, error)
+                    self._router.record_kv_events(url, [{"type": "AllBlocksCleared"}])
+                wanted = int.from_bytes(number, "big") + 1
 
     async def _check(self, url: str) -> None:
         while True:
@@ -116,7 +146,14 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8200)
     parser.add_argument("--slots", type=int, default=128, help="sequences that an upstream runs at once")
     parser.add_argument("--cache-tokens", type=int, help="size of an upstream's prefix cache")
+    parser.add_argument(
+        "--kv-events", action="append", default=[], metavar="ADDRESS", help="ZMQ address of an upstream's KV events"
+    )
     options = parser.parse_args()
+    if len(options.kv_events) not in (0, len(options.upstream)):
+        parser.error(f"{len(options.kv_events)} --kv-events for {len(options.upstream)} --upstream: give one for each")
+    if options.kv_events and not all(map(importlib.util.find_spec, ("msgspec", "zmq"))):
+        parser.error("--kv-events needs msgspec and pyzmq: pip install 'plait-router[kv-events]'")
     upstreams = [url.rstrip("/") for url in options.upstream]
     router = Router(upstreams, slots=options.slots, cache_tokens=options.cache_tokens)
-    web.run_app(Gateway(router).app, host=options.host, port=options.port, handler_cancellation=True)
+    web.run_app(Gateway(router, options.kv_events).app, host=options.host, port=options.port, handler_cancellation=True)

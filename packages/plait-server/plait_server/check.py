@@ -65,7 +65,9 @@ async def _check_journals(config: Config) -> str:
     store = place(config)
     if isinstance(store, Database):
         await asyncio.to_thread(_connect, store)
-    elif not await asyncio.to_thread(is_writable, store):
+        return f"{store}"
+    there = next(path for path in (store, *store.parents) if path.exists())  # the first run makes the folders below it
+    if (there != store and there.is_file()) or not await asyncio.to_thread(is_writable, there):
         raise OSError(f"{store} cannot be written: check space and permissions")
     return f"{store}"
 

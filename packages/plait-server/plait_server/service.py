@@ -147,7 +147,7 @@ class Service:
         who = user.name if user is not None else ""
         fields = {"tenant": who, "endpoint": endpoint, "run": run, "status": status, "seconds": round(seconds, 4)}
         fields |= {"request": name} if (name := request_id(request)) else {}
-        log.info("%s %s", request.method, request.url.path, extra=fields)
+        log.info("%s %s %d %.3f s", request.method, request.url.path, status, seconds, extra=fields)
         if endpoint not in _NOT_AUDITED:
             client = request.client.host if request.client is not None else ""
             self.audit.write(**fields, method=request.method, path=request.url.path[:200], client=client)

@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import json
+import logging
 import os
 import sys
 import traceback
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from plait import AsyncOrchestrator, tool
 from plait.core.plan import Plan
@@ -118,9 +123,54 @@ def ag_ui() -> None:
     asyncio.run(both())
 
 
+PRIME_RL = "559b44772e471d1538537b8805cc77f3824a5e64"
+"""The commit of prime-rl that the facts below are of (2026-08-21)."""
+READ = ("token_ids", "sampled_mask", "logprobs", "nodes", "routed_experts", "reference_logprobs", "advantages")
+"""What prime-rl reads of a trace's branch to make a `TrainingSample`, and verifiers 0.4.0 has. It reads
+`multi_modal_data` too, of the verifiers that it pins."""
+
+ROLLOUTS = {
+    "prime_rl.transports.rollouts.types": "transports/rollouts/types.py",
+    "trajectories": "orchestrator/trajectories.py",
+}
+
+
+def prime_rl_samples(trace: Any) -> list[Any]:
+    """Return the samples that prime-rl makes of a trace: one a branch, in which a sampled node that an earlier branch
+    has too is context. With `PRIME_RL_SOURCE`, a checkout, by prime-rl's own function."""
+    number = itertools.count()
+    for node in trace.nodes:  # as a training client records them; that of this check knows no tokens
+        node.token_ids = [next(number), next(number)]
+        node.mask, node.logprobs = [bool(node.sampled)] * 2, [-0.5] * 2
+    for branch in trace.branches:
+        lacking = [name for name in READ if not hasattr(branch, name)]
+        assert not lacking, f"prime-rl {PRIME_RL[:8]} reads {lacking}"
+        assert len(branch.token_ids) == len(branch.sampled_mask) == len(branch.logprobs) == 2 * len(branch.nodes)
+    if (source := os.environ.get("PRIME_RL_SOURCE")) is None:
+        drawn = [[each for node in branch.nodes for each in node.mask] for branch in trace.branches]
+        return [
+            SimpleNamespace(token_ids=each.token_ids, mask=mask)
+            for each, mask in zip(trace.branches, drawn, strict=True)
+        ]
+    logger = ModuleType("prime_rl.utils.logger")
+    logger.__dict__["get_logger"] = lambda: logging.getLogger("prime_rl")
+    for name in ("prime_rl", "prime_rl.utils", "prime_rl.transports"):
+        sys.modules[name] = ModuleType(name)
+    sys.modules["prime_rl.utils.logger"] = logger
+    for name, file in ROLLOUTS.items():
+        spec = importlib.util.spec_from_file_location(name, Path(source) / "src/prime_rl" / file)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+        sys.modules.setdefault("prime_rl.transports.rollouts", sys.modules[name])
+    type(trace.branches[0]).multi_modal_data = None
+    samples = sys.modules["trajectories"].trace_to_samples(trace)
+    assert all(len(each.token_ids) == len(each.mask) == len(each.logprobs) for each in samples)
+    return samples
+
+
 def verifiers() -> None:
     import tempfile
-    from pathlib import Path
 
     from verifiers.v1.agent import Agent, AgentConfig
     from verifiers.v1.clients import EvalClientConfig
@@ -145,6 +195,8 @@ def verifiers() -> None:
         assert trace.num_turns == 3, "three samples, and nothing asked beforehand"
         assert [each.role for each in trace.branches[0].messages] == ["system", "user", "assistant"]
         assert trace.info["plait"]["status"] == "done"
+        samples = prime_rl_samples(trace)
+        assert len(samples) == 3 and all(sum(each.mask) == 2 for each in samples), "one a thread, and its own tokens"
 
     with tempfile.TemporaryDirectory() as folder, local_server(workers=[worker()], journal="off") as url:
         (Path(folder) / "my_harness.py").write_text(

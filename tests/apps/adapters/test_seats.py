@@ -104,7 +104,7 @@ def tools() -> Any:
 async def rolled(verl: Any, server: FakeServers, case: int = 1, **given: Any) -> Any:
     """Return the output of a case."""
     question, length = asked_of(case)
-    options = {name: given.pop(name) for name in ("seed", "tools") if name in given}
+    options = {name: given.pop(name) for name in ("seed", "tools", "options") if name in given}
     options["request"] = {"planner": given.pop("planner", "single"), "task": "plain:where=boxed"}
     return await loop(verl, server, length, **options).run(dict(SAMPLING), raw_prompt=[question], index=case, **given)
 
@@ -143,6 +143,27 @@ async def test_a_seed_repeats_a_rollout_and_tells_rollouts_apart(verl: Any, toke
     server = FakeServers(tokenizer)
     await rolled(verl, server)
     assert "seed" not in server.asked[0]["params"], "without a seed the server draws as it is set to"
+
+
+async def test_tools_of_verl_and_of_plait_are_called_in_one_rollout(verl: Any, tokenizer: Any, tmp_path: Path) -> None:
+    class Both(FakeServers):
+        """Calls verl's `lookup`, then plait's `count`."""
+
+        def write(self, prompt: Any, seed: int) -> list[int]:
+            turn = self.tokenizer.decode(list(prompt), skip_special_tokens=False).count("<tool_response>")
+            calls = ('{"name": "lookup", "arguments": {"key": "7"}}', '{"name": "count", "arguments": {"text": "abc"}}')
+            said = f"<tool_call>\n{calls[turn]}\n</tool_call>" if turn < 2 else "it is 3"
+            return [*self.tokenizer.encode(said, add_special_tokens=False), self.tokenizer.eos_token_id]
+
+    file = tmp_path / "tools.py"
+    file.write_text(
+        "from plait import tool\n\n@tool\ndef count(text: str) -> int:\n    'Count letters.'\n    return len(text)"
+    )
+    server = Both(tokenizer)
+    output = await rolled(verl, server, planner="react", tools=tools(), options={"tools": str(file)})
+    last = tokenizer.decode(server.asked[-1]["prompt"], skip_special_tokens=False)
+    assert len(server.asked) == 3 and "<tool_response>\n3" in last and looked_up("7") in last
+    assert output.extra_fields["tool_rewards"] == [0.5], "verl's tool alone has rewards"
 
 
 async def test_a_rollout_is_cancelled_with_its_step(verl: Any, tokenizer: Any) -> None:
@@ -201,7 +222,8 @@ def installed() -> Any:
         found = [each for each in pythons if subprocess.run([each, "-c", probe], check=False).returncode == 0]
         if not found:
             pytest.skip(f"{package} is not installed; name a Python that has it in ADAPTERS_PYTHON")
-        command = [found[0], str(HERE / "seats_child.py"), check, str(cases)]
+        file = [check] if check.endswith(".py") else ["seats_child.py", check]
+        command = [found[0], str(HERE / file[0]), *file[1:], str(cases)]
         env = {**os.environ, "PYTHONPATH": python_path(HERE.parents[2])}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -226,6 +248,16 @@ def test_verls_trainer_gives_threads_the_advantage_of_their_rollout(installed: A
     found = installed("verl", "verl_threads", 4)
     assert found["rows"] == found["equal"] == 3 * found["rollouts"] == found["seeds"] == 48
     assert found["nonzero"] > 24, "the rewards differ, or the test shows nothing"
+
+
+@pytest.mark.slow
+def test_verls_own_training_worker_learns_from_threads(installed: Any) -> None:
+    pytest.importorskip("torch", reason="verl's training worker needs torch")
+    steps = installed("verl", "verl_step.py", 3)
+    assert [step["sequences"] for step in steps] == [32] * 3, "4 prompts, 4 rollouts, 2 threads each"
+    for step in steps:
+        assert step["off"] < 1e-4, "the recorded log-probabilities are those that verl computes again"
+        assert step["after"] < step["before"] - 0.01 and step["grad_norm"] > 0, "its step lowers GRPO's loss"
 
 
 @pytest.mark.slow

@@ -241,6 +241,19 @@ def ended(pid: int) -> bool:
         return True
 
 
+async def test_an_engine_sleeps_between_requests_and_says_the_same_after_it(engine: Engine) -> None:
+    before = (await everything(engine, job("w1 w2", max_tokens=8)))[-1]
+    running = asyncio.create_task(everything(engine, job("w3", max_tokens=400)))
+    while not engine.pulse()[0]:
+        await asyncio.sleep(0.01)
+    with pytest.raises(EngineError, match="1 running requests: let them end first"):
+        await engine.sleep()
+    await running
+    await engine.sleep()
+    await engine.wake()
+    assert (await everything(engine, job("w1 w2", max_tokens=8)))[-1].token_ids == before.token_ids
+
+
 @pytest.mark.own_engine
 async def test_an_engine_whose_process_dies_loses_its_requests_and_hangs_nowhere(tiny_model: Path) -> None:
     async with opened(tiny_model, process="own") as engine:

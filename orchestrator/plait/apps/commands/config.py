@@ -19,8 +19,6 @@ from ..common.journals import Place, place_of
 from ..common.options import Json
 from ..common.output import Output, opened
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-
 
 def show(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings file, TOML.")] = None,
@@ -30,8 +28,8 @@ def show(
     origin = read_sources(config, {})[1]
     values = Config.load(config).model_dump(mode="json")
     rows = {name: {"value": value, "from": origin.get(name, "default")} for name, value in values.items()}
-    file, serve = table("serve", config)
-    rows |= {f"serve.{name}": {"value": value, "from": f"{file}, table [serve]"} for name, value in serve.items()}
+    for name, value in table("serve", config)[1].items():
+        rows[f"serve.{name}"] = {"value": value, "from": "table [serve] of the file"}
     with opened(as_json) as output:
         output.report(rows, *(f"{name:<24} {row['value']!s:<32} {row['from']}" for name, row in rows.items()))
 
@@ -59,10 +57,8 @@ def clean(
     runs = what == "runs"
     if runs == (older_than is None and keep is None):  # without a bound all would go
         raise UsageError("`plait clean runs`, and nothing else, takes --older-than 30d, --keep 100, or both")
-    gone, freed = [], 0
-    if runs:
-        seconds = None if older_than is None else _seconds(older_than)
-        gone, freed = sweep(place_of(place), keep=keep, older_than=seconds, interrupted=interrupted)
+    age = None if older_than is None else _seconds(older_than)
+    gone, freed = sweep(place_of(place), keep=keep, older_than=age, interrupted=interrupted) if runs else ([], 0)
     path = dict(_places())[what][0]
     for item in [] if runs else path.parent.glob(f"{path.name}*") if what != "state" else path.glob("*"):
         if item != default_folder():
@@ -93,4 +89,4 @@ def _seconds(text: str) -> float:
     matched = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
     if matched is None:
         raise UsageError(f"--older-than {text!r} is not a length of time: write 90m, 12h, 30d or 4w")
-    return float(matched[1]) * _UNITS[matched[2]]
+    return float(matched[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[matched[2]]

@@ -209,13 +209,16 @@ def plot(rows: Sequence[PlannerComparison], path: Path) -> None:
     written."""
     try:
         from matplotlib.figure import Figure
+        from matplotlib.transforms import ScaledTranslation
     except ModuleNotFoundError:
         raise UsageError("a plot needs matplotlib: pip install 'plait[plot]'") from None
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    for row in rows:
+    for number, row in enumerate(rows):
         spread = [[100 * (row.solved - row.low)], [100 * (row.high - row.solved)]]
-        axes.errorbar([row.tokens], [100 * row.solved], yerr=spread, fmt="o", capsize=3, label=row.name)
+        beside = axes.transData + ScaledTranslation(6 * number / 72, 0, figure.dpi_scale_trans)  # none hides another
+        axes.errorbar([row.tokens], [100 * row.solved], yerr=spread, fmt="oDs^v"[number % 5], capsize=3, label=row.name,
+                      transform=beside)  # fmt: skip
         if row.curve:
             tokens = [row.tokens * point.k / row.curve[-1].k for point in row.curve]
             for label, measure in (("pass@k", "passed"), ("maj@k", "majority")):

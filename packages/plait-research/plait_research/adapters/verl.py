@@ -48,12 +48,15 @@ class PlaitAgentLoop(AgentLoopBase):
     """
 
     def __init__(
-        self, *args: Any, request: Mapping[str, Any] = {}, seed: int | None = None, tools: Any = None, **kwargs: Any
-    ) -> None:
-        """`request`: fields of a `Request`. `seed`: each call gets a seed derived from it, the prompt's index, the step
-        and the number of the rollout, which needs vLLM."""
+        self, *args: Any, request: Mapping[str, Any] = {}, seed: int | None = None, tools: Any = None,
+        options: Mapping[str, Any] = {}, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        """`request`: fields of a `Request`. `options`: fields of a configuration, such as `tools`, a file of plait's
+        tools that plans may call beside verl's. `seed`: each call gets a seed derived from it, the prompt's index, the
+        step and the number of the rollout, which needs vLLM."""
         super().__init__(*args, **kwargs)
         self._request, self._seed, self._tools = dict(request), seed, tools.tools if tools else []
+        self._options = dict(options)
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> Any:
         """Make one rollout and return its `AgentLoopOutput`, or a list of them for trainer v1."""
@@ -88,7 +91,7 @@ class PlaitAgentLoop(AgentLoopBase):
             **self._request,
         }  # fmt: skip
         tools = [_as_tool(tool, options.get(tool.name, {}), rewards) for tool in self._tools]
-        answer, records = await roll_out(worker, str(index), branch, request, tools)
+        answer, records = await roll_out(worker, str(index), branch, request, tools, self._options)
         if len(records) > 1 and not is_listed:
             raise ConfigError(
                 f"the plan made {len(records)} sequences, and this trainer of verl takes one: set "

@@ -19,6 +19,7 @@ from plait.core.request import Request
 from plait.core.tools.tool import Tool
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
+from plait.runtime.client.config import Config
 from plait.runtime.runlog import RunLog
 
 from ..workers.token_client import TokenClient
@@ -277,15 +278,18 @@ class Producer:
 
 
 async def roll_out(
-    worker: TokenClient, group: str, branch: int, request: Mapping[str, Any], tools: Sequence[Tool[..., Any]] = ()
-) -> tuple[Answer, list[Record]]:
+    worker: TokenClient, group: str, branch: int, request: Mapping[str, Any], tools: Sequence[Tool[..., Any]] = (),
+    options: Mapping[str, Any] = {},
+) -> tuple[Answer, list[Record]]:  # fmt: skip
     """Run one request on the servers of another library's trainer, and return the answer and the rollout's sequences.
-    The last sequence made the last model call, so it holds the answer. Cancelled with its task.
+    The last sequence made the last model call, so it holds the answer. Cancelled with its task. `options`: further
+    fields of a configuration, such as `tools` and `mcp`.
 
     Raises the last error of the servers if there was one, and `PlannerError` if the run made no model call.
     """
     log = RunLog(keep="attempts")
-    orchestrator = AsyncOrchestrator(workers=[worker], tools=tools, journal="off")
+    config = Config.load(**{"journal": "off", **options})
+    orchestrator = AsyncOrchestrator(workers=[worker], tools=tools, config=config)
     orchestrator.watch(log.take)
     async with orchestrator:
         answer = await orchestrator.run(**request)

@@ -2,7 +2,8 @@
 drew it, and takes new weights while requests run.
 
 For new weights every request is stopped, keeps its token ids, and continues from them with the new weights. Its caller
-notices only the delay (`TokenDraws.policies` records the position of the change).
+notices only the delay (`TokenDraws.policies` records the position of the change). The same while the worker sleeps: a
+trainer on the same accelerator takes its memory, and may `update` before it calls `wake`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,25 @@ class Sampler(WorkerProxy):
         self._idle = asyncio.Event()
         self._idle.set()
         self._inside = 0
+        self._changes = asyncio.Lock()
+        self._asleep = False
+
+    async def sleep(self) -> None:
+        """Stop running requests, hold them and new ones until `wake`, and call the worker's own method `sleep`, if it
+        has one."""
+        async with self._changes:
+            await self._stop_requests()
+            self._asleep = True
+            if (sleep := getattr(self.inner, "sleep", None)) is not None:
+                await sleep()
+
+    async def wake(self) -> None:
+        """Wake the worker up. Held requests continue from their tokens with the weights that are there now."""
+        async with self._changes:
+            if self._asleep and (wake := getattr(self.inner, "wake", None)) is not None:
+                await wake()
+            self._asleep = False
+            self._open.set()
 
     async def update(self, weights: Any, version: int | None = None) -> int:
         """Take new weights and return their version, by default the next one. Running requests continue with them from
@@ -63,16 +83,21 @@ class Sampler(WorkerProxy):
                 f"the worker {self.inner.name!r} cannot take new weights: use the worker `engine`, which can, or "
                 "restart with the new model"
             )
+        async with self._changes:
+            try:
+                await self._stop_requests()
+                await self._load(weights)
+                self.version = self.version + 1 if version is None else version
+                return self.version
+            finally:
+                if not self._asleep:
+                    self._open.set()
+
+    async def _stop_requests(self) -> None:
         self._open.clear()
-        try:
-            for attempt in list(self._live):
-                await self.inner.cancel(attempt)
-            await self._idle.wait()
-            await self._load(weights)
-            self.version = self.version + 1 if version is None else version
-            return self.version
-        finally:
-            self._open.set()
+        for attempt in list(self._live):
+            await self.inner.cancel(attempt)
+        await self._idle.wait()
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
         """Run a job across all weight updates meanwhile."""

@@ -94,3 +94,21 @@ async def test_weights_that_cannot_be_loaded_leave_the_old_ones() -> None:
 async def test_a_worker_that_cannot_take_weights_says_so() -> None:
     with pytest.raises(ConfigError, match="use the worker `engine`"):
         await Sampler(Scripted([Reply(text="x")])).update("w")
+
+
+async def test_requests_cancelled_while_it_sleeps_end_and_updates_do_not_wake_it() -> None:
+    inner = Letters(pause=0.01)
+    sampler = Sampler(inner)
+    async with AsyncOrchestrator(workers=[sampler], journal="off") as orchestrator:
+        handles = [await orchestrator.submit(plan=PLAN) for _ in range(2)]
+        await asyncio.sleep(0.02)
+        await sampler.sleep()
+        late = await orchestrator.submit(plan=PLAN)
+        assert await asyncio.gather(sampler.update("a"), sampler.update("b")) == [1, 2]
+        handles[0].cancel()
+        others = asyncio.gather(handles[1], late)
+        await asyncio.sleep(0.05)
+        assert not others.done() and not inner.live
+        await sampler.wake()
+        answers = [await asyncio.wait_for(handles[0], 300), *await asyncio.wait_for(others, 300)]
+    assert [answer.status for answer in answers] == ["cancelled", "done", "done"]

@@ -52,6 +52,7 @@ class Coins(Worker):
         """Context, token and version of each draw."""
         self.waiting = asyncio.Event()
         self.stops: dict[int, asyncio.Event] = {}
+        self.asleep = False
 
     async def start(self) -> None: ...
 
@@ -65,12 +66,19 @@ class Coins(Worker):
         assert not self.stops, "weights were exchanged under a request"
         self.version += 1
 
+    async def sleep(self) -> None:
+        assert not self.stops, "the memory was taken under a request"
+        self.asleep = True
+
+    async def wake(self) -> None:
+        self.asleep = False
+
     async def cancel(self, attempt: int) -> None:
         if attempt in self.stops:
             self.stops[attempt].set()
 
     async def run(self, job: Job) -> AsyncIterator[Progress | Result | Failure]:
-        assert isinstance(job.op, ModelCall)
+        assert isinstance(job.op, ModelCall) and not self.asleep
         prompt: list[int] = []
         for part in job.op.parts:
             prompt += [100 + byte for byte in part.text.encode()] if isinstance(part, Text) else []
@@ -119,8 +127,8 @@ PLAN = Plan(
 )
 
 
-async def rolled(changes: Sequence[int]) -> tuple[Coins, list[Record]]:
-    """Run the plan with new weights after these numbers of tokens."""
+async def rolled(changes: Sequence[int], sleeps: bool = False, updates: bool = True) -> tuple[Coins, list[Record]]:
+    """Run the plan with new weights after these numbers of tokens. `sleeps`: the model sleeps meanwhile."""
     coins = Coins(changes)
     sampler, log = Sampler(coins), RunLog(keep="attempts")
     plait = AsyncOrchestrator(workers=[sampler], journal="off")
@@ -130,7 +138,16 @@ async def rolled(changes: Sequence[int]) -> tuple[Coins, list[Record]]:
         for _ in changes:
             await coins.waiting.wait()
             coins.waiting.clear()
-            await sampler.update("new")
+            if sleeps:
+                await sampler.sleep()
+            if updates:
+                await sampler.update("new")
+            if sleeps:
+                before = coins.drawn.total()
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                assert coins.asleep and coins.drawn.total() == before, "held until it is awake"
+                await sampler.wake()
         answer = await handle
     assert answer.status == "done"
     run = log.pop(answer.run)
@@ -138,9 +155,10 @@ async def rolled(changes: Sequence[int]) -> tuple[Coins, list[Record]]:
     return coins, records(run, "g")
 
 
+@pytest.mark.parametrize("sleeps", [False, True])
 @pytest.mark.parametrize("changes", [(), (0,), (2,), (3, 4, 5), (4, 9, 12, 15), *((at,) for at in range(5, 22, 2))])
-async def test_masks_versions_and_logprobs_are_those_of_the_draws(changes: tuple[int, ...]) -> None:
-    coins, made = await rolled(changes)
+async def test_masks_versions_and_logprobs_are_those_of_the_draws(changes: tuple[int, ...], sleeps: bool) -> None:
+    coins, made = await rolled(changes, sleeps)
     found: Counter[SEGMENT] = Counter()
     for record in made:
         assert len(record.logprobs) == len(record.tokens)
@@ -159,3 +177,12 @@ async def test_masks_versions_and_logprobs_are_those_of_the_draws(changes: tuple
     assert coins.drawn - Counter(turns_ends) == found, "each draw is in one mask, once"
     assert coins.version == len(changes)
     assert {version for record in made for version in record.versions} <= set(range(len(changes) + 1))
+
+
+async def test_sleep_without_new_weights_changes_nothing() -> None:
+    _, undisturbed = await rolled(())
+    coins, made = await rolled((3, 8, 14), sleeps=True, updates=False)
+    assert coins.version == 0 and len(made) == len(undisturbed)
+    for record, other in zip(made, undisturbed, strict=True):
+        assert (record.tokens, record.mask, record.logprobs) == (other.tokens, other.mask, other.logprobs)
+        assert record.versions == (0,), "its old draws are of the same weights"

@@ -80,7 +80,9 @@ class Engine(CallbackWorker):
         """Takes checkpoints as a whole, in the engine's thread, in place of the jobs that they are of."""
         self._core: Core | None = None
         self._folder: SocketFolder
-        self._inbox: Inbox[EngineRequest | tuple[str, Future[None]] | WorkerLost | str | None] = Inbox()
+        self._inbox: Inbox[
+            EngineRequest | tuple[Callable[[Core], object], Future[object]] | WorkerLost | str | None
+        ] = Inbox()
         self._thread: threading.Thread | None = None
         self._reports: dict[int, Reporter] = {}
         self._orders: dict[int, EngineRequest] = {}
@@ -169,14 +171,27 @@ class Engine(CallbackWorker):
     async def reload(self, folder: str | Path) -> None:
         """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot
         be loaded, and while requests are running: their caches belong to the old weights."""
+        await self._change(lambda core: core.reload(str(folder)))
+        self.identity = await asyncio.to_thread(resources.identity, [str(folder), *self.options.lora.values()])
+
+    async def sleep(self, level: int = 1) -> None:
+        """Free the accelerator's memory and the prefix cache: vLLM's sleep mode, which needs its `enable_sleep_mode`
+        and does nothing on a CPU. Raises `EngineError`, also while requests are running; hold further ones back until
+        `wake`, as a `Sampler` does."""
+        await self._change(lambda core: core.engine.sleep(level))
+
+    async def wake(self) -> None:
+        """Load what `sleep` freed. Raises `EngineError`."""
+        await self._change(lambda core: core.engine.wake_up())
+
+    async def _change(self, change: Callable[[Core], object]) -> None:
         if self._core is None or self.lost:
             raise EngineError(self.lost or f"the engine {self.name!r} is not running")
         if self._reports:
             raise EngineError(f"the engine {self.name!r} has {len(self._reports)} running requests: let them end first")
-        done = Future[None]()
-        self._inbox.put((str(folder), done))
+        done = Future[object]()
+        self._inbox.put((change, done))
         await asyncio.wrap_future(done)
-        self.identity = await asyncio.to_thread(resources.identity, [str(folder), *self.options.lora.values()])
 
     async def count_tokens(self, op: ModelCall) -> int | None:
         """Return the tokens of a prompt."""
@@ -310,12 +325,13 @@ class Engine(CallbackWorker):
                     core.abort(order, news)
                 case EngineRequest():
                     core.add(order, news)
-                case (folder, done):
+                case (change, done):
                     if done.set_running_or_notify_cancel():
                         try:
-                            done.set_result(core.reload(folder))
-                        except EngineError as error:
-                            done.set_exception(error)
+                            done.set_result(change(core))
+                        except Exception as error:  # vLLM's own classes change
+                            told = error if isinstance(error, EngineError) else EngineError(first_line(error))
+                            done.set_exception(told)
                 case WorkerLost():
                     raise order
         if core.process is not None:

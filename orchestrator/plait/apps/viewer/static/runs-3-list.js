@@ -61,7 +61,7 @@ function drawRow(row, live) {
   setText(cells.seconds, seconds(row.seconds));
   setText(parts.question, row.text);
   setText(parts.answer, row.answer);
-  parts.answer.className = `said ${row.status === "failed" ? "bad" : ""}`;
+  parts.answer.className = `said ${row.status === "failed" ? "bad" : row.status === "done" ? "" : "soft"}`;
   drawActions(row, live, parts.actions);
   return element;
 }
