@@ -26,7 +26,7 @@ from plait.core.events import Job
 from plait.core.ops import ModelCall, Plugin, Text
 from plait.core.result import Result, Usage
 from plait.planners.threads.threads import Threads
-from plait.planners.threads.threads.dialects.countdown import DIALECT
+from plait.planners.threads.threads.dialects import load as load_dialect
 from plait.runtime.client.config import BUNDLED_MODEL
 from plait_bench.tasks.countdown import Countdown, remaining
 from training import task as countdown, vocab as words
@@ -194,8 +194,9 @@ class Cell:
         """Run it on a puzzle; `number` is the seed."""
         task = Countdown(text=text, count=self.size, any_width=True)
         if self.method == "threads":
-            table = DIALECT.model_dump()
-            dialect = type(DIALECT).model_validate({**table, "join": {**table["join"], "check": False}})
+            countdown = load_dialect("countdown")
+            join = countdown.join.model_copy(update={"check": False})
+            dialect = countdown.model_copy(update={"join": join})
             planner = Threads(dialect=dialect, n=self.nodes // 12, rounds=1, stop_on_verified=False)
             return outcome_of(task, planner, threader, number)
         options = options_of(self.method, self.nodes, self.size - 1)

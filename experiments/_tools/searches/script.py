@@ -22,7 +22,8 @@ from plait.core.ops import ModelCall, Text
 from plait.core.result import Result, Usage
 from plait.core.search import Scorer, SearchNode
 from plait.planners.threads.threads import Threads
-from plait.planners.threads.threads.dialects.countdown import DIALECT, CountdownDialect
+from plait.planners.threads.threads.dialects import load
+from plait.planners.threads.threads.dialects.countdown import CountdownDialect
 from plait_bench.tasks.countdown import Countdown, moves, remaining, solvable
 
 __all__ = ["RIGHT", "Noisy", "Script", "Shown", "read", "steps_of", "threaded"]
@@ -218,7 +219,7 @@ def threaded(size: int, nodes: int) -> Planner:
     each, and the parent's answer. No claim is verified, and no thread ends the others."""
     width = min(8, nodes // size)
     each = int(((nodes - width) * STEP - 2 - RESTATED * (size - 1)) / width)
-    table = DIALECT.model_dump()
+    table = load("countdown").model_dump()
     item = r"(?P<step>(?P<a>\d+) (?P<op>[-+*/]) (?P<b>\d+) = (?P<c>\d+)) \| (?P<rest>\d+(?: \d+)*)"
     dialect = _Dialect.model_validate({**table, "item": item, "join": {**table["join"], "check": False}, "rounds": 1})
     return Threads(

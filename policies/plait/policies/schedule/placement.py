@@ -19,6 +19,13 @@ from plait.core.view import AttemptEnd, StepView, View, WorkerView
 __all__ = ["Affinity", "HedgeStragglers"]
 
 
+_CACHED_TOKENS = 64
+"""A cached beginning counts from this number of tokens and half the prompt."""
+_READ_TOKENS = 150.0
+"""Prompt tokens that a worker reads in the time that it decodes one token of each sequence. For what another run has
+left in a cache a step waits only if reading it again would take longer than it takes until a slot is free."""
+
+
 class Affinity(Policy):
     """Sends a step to the worker of the step that it continues (`after`). A step that begins a context goes to a worker
     that has most of its prompt cached, from any run, or else to the worker with most of its siblings (the steps with
@@ -30,11 +37,6 @@ class Affinity(Policy):
     It also has the load guard that the router lacks by default.
     """
 
-    cached_tokens: int = Field(
-        default=64,
-        ge=1,
-        description="A cached beginning counts from this number of tokens and half the prompt.",
-    )
     overload: float = Field(
         default=2.0,
         ge=1.0,
@@ -52,13 +54,6 @@ class Affinity(Policy):
         default=True,
         description="A step whose worker has no free slot and is not overloaded waits for it. Off: it goes to the "
         "least loaded one.",
-    )
-    read: float = Field(
-        default=150.0,
-        ge=0,
-        description="Prompt tokens that a worker reads in the time that it decodes one token of each sequence. For "
-        "what another run has left in a cache a step waits only if reading it again would take longer than it takes "
-        "until a slot is free.",
     )
     agree: bool = Field(
         default=False,
@@ -87,8 +82,8 @@ class Affinity(Policy):
         if not self.wait or not wanted.could_take(step):
             return None
         reason = f"waits for {wanted.name}, which has its context cached"
-        # A slot is free after about expected / slots decoding steps; a worker prefills `read` tokens in one such step.
-        if cached.get(wanted.name, 0) * wanted.slots >= self.read * view.expected_tokens(step):
+        # A slot is free after about expected / slots decoding steps; a worker prefills `_READ_TOKENS` in one such step.
+        if cached.get(wanted.name, 0) * wanted.slots >= _READ_TOKENS * view.expected_tokens(step):
             return Defer(reason, worker=wanted.name)
         return Defer(reason, behind=wanted.name) if of_run else None
 
@@ -104,7 +99,7 @@ class Affinity(Policy):
             worker = view.worker(name)
             return worker.running if worker is not None and worker.could_take(step) else None
 
-        holder = choose_holder(cached, step.prompt_tokens, self.cached_tokens, load)
+        holder = choose_holder(cached, step.prompt_tokens, _CACHED_TOKENS, load)
         if holder is not None:
             return view.worker(holder), holder in sent
         name = max(sent, key=lambda worker: sent[worker], default=None)

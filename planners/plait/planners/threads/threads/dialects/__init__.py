@@ -1,7 +1,7 @@
 """Dialects of spawn and join: the syntax in which a trained model spawns threads and reads their results.
 
-A dialect is a table (`Dialect`): the published ones without code are in `published.toml`. One with rules that a table
-cannot express, such as the rules of a game, is a subclass in a file of its own, exported as `DIALECT`.
+A dialect is a table (`Dialect`) in `published.toml`. Rules that a table cannot express, such as those of a game, are in
+a subclass, in a file of its own, that the table names (`rules`).
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ def fill(template: str, fields: dict[str, str]) -> str:
 
 def names() -> list[str]:
     """Return the names of the dialects, in alphabetical order."""
-    return sorted(("apr", "countdown", *_tables()))
+    return sorted(_tables())
 
 
 def load(name: str) -> Dialect:
@@ -254,10 +254,16 @@ def load(name: str) -> Dialect:
         raise PluginError(
             f"there is no dialect {name!r}{did_you_mean(name, names())}; there are: {there}; or a table of your own"
         )
-    return _tables().get(hyphened) or importlib.import_module(f".{hyphened}", __name__).DIALECT
+    return _tables()[hyphened]
 
 
 @functools.cache
 def _tables() -> dict[str, Dialect]:
     tables = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
-    return {name: Dialect.model_validate(table) for name, table in tables.items()}
+    return {name: _class_of(table.pop("rules", "")).model_validate(table) for name, table in tables.items()}
+
+
+def _class_of(rules: str) -> type[Dialect]:
+    """Return the class that a table names as `module:Class`."""
+    module, _, name = rules.partition(":")
+    return getattr(importlib.import_module(f".{module}", __name__), name) if rules else Dialect

@@ -17,7 +17,7 @@ import re
 
 from plait.core.errors import TaskError
 
-from . import Block, Dialect, fill
+from . import Dialect, fill
 
 _ID = r"\d{1,6}(?:,\d{1,6}){0,30}"
 _STEP = r"\d{1,9}[-+*/]\d{1,9}=\d{1,9}"
@@ -66,35 +66,3 @@ def _state(node: str, target: str, numbers: list[str], steps: list[str]) -> str:
     state = "Moving to Node #{id}\nCurrent State: {target}:[{numbers}], Operations: [{steps}]"
     shown = ", ".join(f"'{step}'" for step in steps)
     return fill(state, {"id": node, "target": target, "numbers": ", ".join(numbers), "steps": shown})
-
-
-_GOAL = r"(?s).*Goal Reached(?P<answer>.*?Goal Reached.*)$"
-"""Return the text after the last but one of these words."""
-
-DIALECT = Apr(
-    fork="<End Calling Sub Searches>",
-    chat=False,
-    open="<Calling Sub Searches>",
-    item=rf"<Start Sub Search \d{{1,6}} at level \d{{1,6}}> Moving to Node #(?P<id>{_ID})",
-    holes=True,
-    replaces=True,
-    wrong="<Sub Searches>",
-    right="<Calling Sub Searches>",
-    echo="{id}",
-    repeats=True,
-    forked=False,
-    fresh=True,
-    join=Block(
-        head="<Sub Searches>\n",
-        hit="<Goal Reached in Sub Search {index} at level 1 at Node #{item}>\n{answer}\n",
-        none="<No Solution in Sub Search {index} at level 1 at Node #{item}>\n",
-        tail="<End Sub Searches>\n",
-        goal=_GOAL,
-        claim_from="Operations:",
-        claim_item=_STEP,
-    ),
-    answer=True,
-    width=10,
-    parent_tokens=4096,
-    child_tokens=4096,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import Block, Dialect, fill
+from . import Dialect, fill
 
 _MAX_VALUE = 127
 _PROMPT = re.compile(r"\bT(\d{1,3})((?: \d{1,3})+) <go>")
@@ -43,34 +43,3 @@ def _apply(a: int, op: str, b: int) -> int | None:
                 return None
             value = a // b
     return value if 1 <= value <= _MAX_VALUE else None
-
-
-# The spaces around the joins are for servers that take one text in place of token ids; the model's tokenizer ignores
-# them.
-DIALECT = CountdownDialect(
-    fork="<wait>",
-    stop=("<end>",),
-    tags=("<parent>", "<spawn>", "<wait>", "<child>", "<join>", "<go>", "<hit>", "<none>", "<end>"),
-    chat=False,
-    open="<spawn>",
-    separator=";",
-    item=r"(?P<step>(?P<a>\d{1,3}) (?P<op>[-+*/]) (?P<b>\d{1,3}) = (?P<c>\d{1,3})) \| (?P<rest>\d{1,3}(?: \d{1,3})*)",
-    words=True,
-    holes=True,
-    echo="{step}",
-    header=" <child> T{target} {numbers} <go>",
-    fresh=True,
-    child_stop=("<end>",),
-    join=Block(
-        head=" <join> ",
-        hit="<hit> {item} ; {answer}",
-        none="<none>",
-        separator=" | ",
-        tail=" <go>",
-        goal=r"<hit> (?P<answer>\d[^<>|]*?)(?: <end>)?$",
-        words=True,
-    ),
-    rounds=3,
-    parent_tokens=96,
-    child_tokens=240,
-)
