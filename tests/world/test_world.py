@@ -259,7 +259,7 @@ def live(world: TenantWorld, count: int, seed: int) -> dict[str, Any]:
             figures[f"{kind}: {said['status']}"] += 1
             if is_lost(name, said, found, made):
                 figures["lost"] += 1
-                calls = made.get(name.removeprefix("resp_"), Counter()) | made.get(found.charges.get(name, ""), Counter())
+                calls = [made.get(key) for key in (name.removeprefix("resp_"), found.charges.get(name, ""))]
                 sys.stdout.write(f"lost: {kind} {name}, {said}, calls: {calls}\n")
             field, reason = REASONS.get(said["status"], ("", ""))
             why = (said.get(field) or {}).get(reason) or ""
