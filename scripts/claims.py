@@ -2,11 +2,12 @@
 
     python -m scripts.claims            write the page (or `make docs`)
     python -m scripts.claims --check    compare it with the committed one (`make check` does)
-    python -m scripts.claims --seal     date every claim whose choice was changed with today
+    python -m scripts.claims --seal     date every claim whose choice was changed with now
 
 A claim names its data, setting, comparator, measure, number of questions and the smallest effect that counts. Its
 figure is read from a table that was made of rows, together with the figures of the other settings that were tried. The
-seal of a claim is a hash of its choice: a choice that was changed gets a new date, and a date after the rows is marked.
+seal of a claim is a hash of its choice: a choice that was changed gets a new time, and a time after the rows is marked.
+A claim without `rows` is not measured yet, and not on the page.
 """
 
 from __future__ import annotations
@@ -56,8 +57,12 @@ class Result(NamedTuple):
 
 
 def claims() -> dict[str, Any]:
-    """Return the file of claims."""
-    return tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
+    """Return the file of claims, without those that have no rows yet."""
+    data = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
+    for claim in data["claim"]:
+        claim["cell"] = [cell for cell in claim["cell"] if "rows" in cell]
+    data["claim"] = [claim for claim in data["claim"] if claim["cell"]]
+    return data
 
 
 def seal(cell: Cell) -> str:
@@ -172,7 +177,16 @@ def chosen(cell: Cell) -> str:
     """Return when a claim was chosen, and whether its rows were there already."""
     if seal(cell) != cell["seal"]:
         return "**changed, and not dated**"
-    return f"{cell['written']}, " + ("**after its rows**" if cell["written"] >= cell["rows"] else "before its rows")
+    return f"{cell['written']:%Y-%m-%d}, " + ("**after its rows**" if is_late(cell) else "before its rows")
+
+
+def is_late(cell: Cell) -> bool:
+    """Return whether a claim was written after its rows. A date without a time is the beginning of the day for rows."""
+    written, rows = (
+        each if isinstance(each, dt.datetime) else dt.datetime.combine(each, dt.time(), dt.UTC)
+        for each in (cell["written"], cell["rows"])
+    )
+    return written >= rows
 
 
 def summary(data: Mapping[str, Any]) -> Iterator[str]:
@@ -250,7 +264,7 @@ def page() -> str:
     data = claims()
     cells = [(cell, result(cell)) for claim in data["claim"] for cell in claim["cell"]]
     words = [came.word for _, came in cells]
-    late = sum(cell["written"] >= cell["rows"] for cell, _ in cells)
+    late = sum(is_late(cell) for cell, _ in cells)
     counts = ", ".join(f"{words.count(word)} {word}" for word in reversed(WORDS))
     lines = [
         data["head"].strip(), "", f"Of {len(words)} rows {counts}. {late} were chosen after their rows were known.", "",
@@ -280,7 +294,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--seal", action="store_true")
     asked = parser.parse_args(words)
     if asked.seal:
-        text = sealed(CLAIMS.read_text(encoding="utf-8"), dt.datetime.now(dt.UTC).date().isoformat())
+        text = sealed(CLAIMS.read_text(encoding="utf-8"), dt.datetime.now(dt.UTC).isoformat(timespec="seconds"))
         CLAIMS.write_text(text, encoding="utf-8")
     if asked.check:
         same = PAGE.read_text(encoding="utf-8") == page()

@@ -388,7 +388,7 @@ def _keywords(cls: type) -> list[tuple[str, str, str]]:
 
 def _fidelity() -> str:
     """Return the page of methods and oracles, from the classes and the first lines of the facts."""
-    from plait.apps.commands.plugins import fidelities
+    from plait.apps.commands.plugins import fidelities, not_built
     from plait.runtime.plugins.loader import Plugins
 
     plugins = Plugins()
@@ -417,9 +417,14 @@ def _fidelity() -> str:
         )
         for row in methods
     ]
+    others = [
+        (f"[{row['paper']}](https://arxiv.org/abs/{row['paper']})", row["name"], row["instead"]) for row in not_built()
+    ]
     return (
         FIDELITY
         + _table(("method", "kind", "paper", "", "what differs", "held by"), rows)
+        + "\n## Other papers, and what plait has in their place\n\n"
+        + _table(("paper", "name", "in its place"), others)
         + ORACLES_INTRO
         + _table(("oracle", "repository", "function", "licence", "cases", "differ"), oracles)
         + NOT_HELD

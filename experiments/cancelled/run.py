@@ -318,7 +318,6 @@ server has written the last token of the fifth equal answer.
 - `sample` waits for all its samples by default, each at most 512 tokens long, as a client by hand does that gathers
   them. With `early=true` or the policy `consensus` the rest stop as soon as they cannot change the verdict.
 - A token limit stops later than the other events: a worker reports every 16 tokens of each sample.
-
 """
 HEAD = """
 | what happens | who stands before the server | tokens afterwards: median (lowest–highest) | requests |
@@ -331,7 +330,7 @@ SmolLM2-135M-Instruct on vLLM 0.32.0, on the CPU. The server's counter of genera
 counts what it grows after the event, with up to 50 ms of tokens from before it, and one step of the engine writes a
 token of each request that runs. The vote ends when the program has its verdict. The count ends 4 s after the event.
 
-`python -m experiments.cancelled.on_vllm --model FOLDER --gateways ENVIRONMENT/bin --rounds {rounds}` (load {load});
+`python -m experiments.cancelled.on_vllm --model FOLDER --gateways ENVIRONMENT/bin` (load {load}, so a step takes long);
 each round is in [vllm.jsonl](data/vllm.jsonl).
 """
 
@@ -358,8 +357,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     rounds = max(sum(row["contender"] == "plait" for row in rows) // 3, 1)
     about = ABOUT.format(token_ms=1000 * TOKEN_S, settle=SETTLE_S, rounds=rounds, machine=machine(), load=load(rows))
     served = [json.loads(line) for line in VLLM_ROWS.read_text().splitlines()]
-    again = sum(row["contender"] == "`plait run`" for row in served)
-    return about + table(rows) + SERVED.format(rounds=again, load=load(served)) + table(served)
+    return about + table(rows) + SERVED.format(load=load(served)) + table(served)
 
 
 def main() -> None:

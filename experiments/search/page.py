@@ -55,7 +55,8 @@ def page_of(rows: Sequence[Row], seed: int) -> str:
         "quality: this says how each search spends tokens, and nothing about any model's reasoning. "
         f"{problems} puzzles a cell, the same for every method; {SLOTS} slots of 50 tokens a second each. Every method "
         "has the same number of nodes, so about the same tokens; tokens include cancelled ones, the scorer costs none. "
-        "KV: resident tokens of live paths over time. In brackets: 95 % intervals.",
+        "KV: resident tokens of live paths over time. In brackets: 95 % intervals; those of differences are "
+        "bootstrapped by puzzle, since outcomes were not kept, but exact where no puzzle differs.",
         "",
         f"`python -m experiments search --problems {problems} --seed {seed}`",
         "",

@@ -10,6 +10,7 @@ from pkgutil import extend_path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .apps.evaluate import evaluate
     from .core.agent import Agent
     from .core.budget import Budget
     from .core.call_config import CallConfig
@@ -35,12 +36,14 @@ __all__ = [
     "Agent", "Answer", "ApprovalRequested", "AsyncOrchestrator", "Budget", "CallConfig", "Config", "Flow",
     "Generation", "Join", "Merge", "ModelCall", "Orchestrator", "PlaitError", "Plan", "Planner", "Plugin", "Policy",
     "Question", "Ref", "Request", "RunEnded", "RunEvent", "Sampling", "Step", "StepEvent", "Task", "TextDelta",
-    "Tool", "ToolCall", "ToolContext", "Verdict", "Worker", "__version__", "arun", "run", "tool",
+    "Tool", "ToolCall", "ToolContext", "Verdict", "Worker", "__version__", "arun", "evaluate", "run",
+    "tool",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
 
 _NAMES = {
+    ".apps.evaluate": ("evaluate",),
     ".core.agent": ("Agent",),
     ".core.errors": ("PlaitError",),
     ".core.flow": ("Flow",),

@@ -284,7 +284,7 @@ def test_several_planners_are_compared_problem_by_problem(plait, problems, solve
     assert second["tokens_ratio"] == pytest.approx(3.0)
     assert [each["planner"] for each in done.json["planners"]] == ["single", "sample:n=3"]
     table = plait(*given, *both)
-    assert "sample:n=3" in table.out and "+0.0 (-63.2 to +63.2)" in table.out and "3.00" in table.out
+    assert "sample:n=3" in table.out and "+0.0 (-63.2 to +63.2)" in table.out and "-200%" in table.out
     again = plait("eval", "both.jsonl", "--plot", "plot.png", "--json")
     assert again.json["compared"] == done.json["compared"]
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-import io
 import json
 import math
 import pkgutil
 import random
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,16 +79,13 @@ class Oracle:
             return tree
         if _git(clone, "cat-file", "-e", f"{self.commit}^{{commit}}").returncode:
             _git(clone, "fetch", "--quiet", "--depth=1", "origin", self.commit)
-        files = _git(clone, "archive", self.commit)
-        if files.returncode:
-            reason = files.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        listed = _git(clone, "ls-tree", "-r", "-z", self.commit)
+        if listed.returncode:
+            reason = listed.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             advice = f"git -C {clone} fetch origin {self.commit}"
-            raise LookupError(f"{clone} lacks commit {self.commit[:12]} or files of it ({reason}): {advice}")
-        with (
-            tempfile.TemporaryDirectory(dir=_made(trees)) as folder,
-            tarfile.open(fileobj=io.BytesIO(files.stdout)) as tar,
-        ):
-            tar.extractall(folder, filter="data")
+            raise LookupError(f"{clone} lacks commit {self.commit[:12]} ({reason}): {advice}")
+        with tempfile.TemporaryDirectory(dir=_made(trees)) as folder:
+            _write_blobs(clone, listed.stdout.decode().split("\0")[:-1], Path(folder))
             Path(folder).rename(tree)
             Path(folder).mkdir()  # what is removed at the end
         return tree
@@ -168,6 +163,35 @@ def take(file: Path, *names: str, **given: Any) -> dict[str, Any]:
 
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", "-C", str(folder), *words], check=False, capture_output=True)
+
+
+def _write_blobs(clone: Path, listed: list[str], folder: Path) -> None:
+    """Write the files of a tree. A clone may lack its largest files, which no oracle needs: they are left out."""
+    blobs: dict[str, str] = {}
+    for line in listed:
+        about, _, name = line.partition("\t")
+        _, kind, blob = about.split()
+        if kind == "blob":
+            blobs[name] = blob
+    read = subprocess.Popen(
+        ["git", "-C", str(clone), "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert read.stdin is not None and read.stdout is not None
+    with read:
+        for name, blob in blobs.items():
+            read.stdin.write(f"{blob}\n".encode())
+            read.stdin.flush()
+            header = read.stdout.readline().split()
+            if not header:
+                break  # git ended: it could not read that object
+            if header[-1] != b"missing":
+                content = read.stdout.read(int(header[2]))
+                read.stdout.read(1)
+                target = folder / name
+                if folder in target.resolve().parents:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(content)
 
 
 def _made(folder: Path) -> Path:

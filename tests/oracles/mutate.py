@@ -53,6 +53,13 @@ BREAKS = [
         oracles=("llmcompiler-plans",),
     ),
     *_of(
+        "skeleton", "plait.planners.split.skeleton",
+        ("own if whole else (shared, *own)", "(shared, *own)"),
+        ('"skeleton": outline}', '"skeleton": ""}'),
+        ("number=str(point.number), text", "number=str(point.number + 1), text"),
+        oracles=("sot-prompts",),
+    ),
+    *_of(
         "takeover", f"{RESEARCH}.takeover",
         ("<= self._share(turn)", "< self._share(turn)"),
         ("sum(other <= score", "sum(other < score"),

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from plait.apps.commands.plugins import fidelities, plugins as names
+from plait.apps.commands.plugins import fidelities, not_built, plugins as names
 from plait.runtime.plugins.loader import Plugins
 from tests.oracles.harness import FOLDER, oracles
 
@@ -56,3 +56,14 @@ def test_names_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert method == {"fidelity": "exact", "differs": "", "oracles": ["esc"], "paper": "2401.10480"}
     names(kind="policies", verbose=True, as_json=False)
     assert re.search(r"exact +esc\b", capsys.readouterr().out)
+
+
+def test_papers_that_are_not_built_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    names(kind=None, verbose=True, as_json=False)
+    shown = capsys.readouterr().out
+    for row in not_built():
+        assert re.fullmatch(r"\d{4}\.\d{5}", row["paper"])
+        assert f"arXiv {row['paper']}  {row['name']}: {row['instead']}" in shown
+    assert {"OptoPrime (Trace)", "Duo-LLM", "Complex-Edit", "MultiCodeIF", "Self-MoA"} <= {
+        row["name"] for row in not_built()
+    }

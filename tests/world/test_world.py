@@ -257,7 +257,10 @@ def live(world: TenantWorld, count: int, seed: int) -> dict[str, Any]:
             kind = "charge" if name in found.charges else "agent" if name in found.agents else "payments"
             figures[said["status"]] += 1
             figures[f"{kind}: {said['status']}"] += 1
-            figures["lost"] += is_lost(name, said, found, made)
+            if is_lost(name, said, found, made):
+                figures["lost"] += 1
+                calls = [made.get(key) for key in (name.removeprefix("resp_"), found.charges.get(name, ""))]
+                sys.stdout.write(f"lost: {kind} {name}, {said}, calls: {calls}\n")
             field, reason = REASONS.get(said["status"], ("", ""))
             why = (said.get(field) or {}).get(reason) or ""
             figures["silent"] += bool(field) and not why

@@ -25,9 +25,8 @@ from ...core.ops import Plugin
 from ...core.request import Request
 from ...core.values import as_text
 from ...runtime.client.config import Config
-from ...runtime.plugins.loader import Plugins
 from ...runtime.plugins.spec import trust
-from ..commands.eval import EvalCounts, compare, evaluated, report, writable
+from ..commands.eval import EvalCounts, compare, evaluated, report, requests_of, writable
 from ..commands.run import model_warnings
 from ..common.dataset import (
     DatasetQuestion,
@@ -161,24 +160,7 @@ def _about(graded: GradedProblems, cancelled: bool, start_seconds: float, warnin
 def _requests(grading: Grading, config: Config, request: Request) -> dict[str, Request]:
     """Return the request of each planner, by the planner's name."""
     usual = [*_QUICK_PLANNERS, *([_QUICK_PLANNER_FOR_TOOLS] if config.tools or config.mcp else ())]
-    names = list(dict.fromkeys(grading.planner or (usual if grading.quick else [""])))
-    asked: dict[str, Request] = {}
-    for name in names:
-        planner, *policies = _split_policies(name)
-        trust(planner or None, *policies)
-        fields = {"planner": planner} if planner else {}
-        own = {"policies": [*request.policies, *policies]} if policies else {}
-        asked[name or config.planner.name] = request.updated({**fields, **own})
-    return asked
-
-
-def _split_policies(text: str) -> list[str]:
-    """Return a planner and the policies behind it: `sample:n=8+esc` has one. A plus in a value
-    of an option is not followed by a policy's name."""
-    head, plus, tail = text.rpartition("+")
-    if plus and tail.partition(":")[0].strip() in Plugins().names("policy"):
-        return [*_split_policies(head), tail.strip()]
-    return [text]
+    return requests_of(grading.planner or (usual if grading.quick else [""]), request, config.planner.name)
 
 
 def _warnings(config: Config, requests: Iterable[Request], text: str) -> list[str]:

@@ -26,6 +26,8 @@ from ...runtime.client.answer import Answer
 from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
+from ...runtime.plugins.loader import Plugins
+from ...runtime.plugins.spec import trust
 from ..common.dataset import DatasetQuestion
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.intervals import paired_difference, wilson
@@ -60,10 +62,14 @@ class PlannerComparison:
     """Whether another planner solves more, by an interval that leaves 0 out."""
     curve: tuple[CurvePoint, ...] = ()
     """What more samples bring, of a planner that votes."""
+    stopped: float = 0.0
+    """Share of the problems in which a policy stopped steps that the answer did not need."""
+    is_vote: bool = False
+    """Whether a merge that takes verified answers (`best-of`) took the most frequent one, because none was verified."""
 
 
 class Comparison(tuple[PlannerComparison, ...]):
-    """Planners on the same problems, each compared with the first one. A notebook shows it as a table."""
+    """Planners on the same problems, each compared with the first one. It shows itself as a table."""
 
     __slots__ = ()
 
@@ -71,6 +77,17 @@ class Comparison(tuple[PlannerComparison, ...]):
     def recommended(self) -> PlannerComparison:
         """The planner with the fewest tokens among those that no other is shown to beat."""
         return min((row for row in self if not row.beaten), key=lambda row: (row.tokens, -row.solved))
+
+    def __repr__(self) -> str:
+        """Return the table, the notes and the recommended planner as text."""
+        return "\n".join((self.to_markdown(), *self.notes())) if self else "no results"
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the table does not show: planners that voted in place of a check, and the recommended one."""
+        for row in self:
+            if row.is_vote:
+                yield f"{row.name} is a vote: no answer could be verified, so it took the most frequent one"
+        yield f"Cheapest that none is shown to beat: {self.recommended.name}"
 
     def to_markdown(self) -> str:
         """Return the table in Markdown."""
@@ -120,6 +137,8 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
             tokens / base_tokens if name != first and base_tokens else None,
             any(_difference(other, hits[name])[1] > 0.0 for other in hits.values()),
             tuple(curve(records)),
+            _mean(records, "stopped"),
+            all(record.get("unverified") for record in records),
         )
         rows.append(row)
     return Comparison(rows)
@@ -167,7 +186,10 @@ def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     return notes
 
 
-_HEAD = ["planner", "solved", "95 % interval", "against the first", "tokens", "× tokens", "critical", "seconds", "cost"]
+_HEAD = [
+    "planner", "solved", "95 % interval", "against the first", "tokens", "tokens saved", "stopped", "sequential",
+    "seconds", "cost",
+]  # fmt: skip
 
 
 def _cells(row: PlannerComparison) -> list[str]:
@@ -175,7 +197,7 @@ def _cells(row: PlannerComparison) -> list[str]:
     return [
         row.name, f"{row.solved:.1%}", f"{row.low:.1%}–{row.high:.1%}",
         "{:+.1f} ({:+.1f} to {:+.1f})".format(*points) if points else "",
-        f"{row.tokens:,.0f}", "" if row.tokens_ratio is None else f"{row.tokens_ratio:.2f}",
+        f"{row.tokens:,.0f}", "" if row.tokens_ratio is None else f"{1 - row.tokens_ratio:.0%}", f"{row.stopped:.0%}",
         f"{row.critical:,.0f}", f"{row.seconds:.2f}", f"{row.cost:.2g}",
     ]  # fmt: skip
 
@@ -193,7 +215,8 @@ def show(rows: Comparison, output: Output) -> None:
         f"All answered the same {rows[0].n} problems. Differences are in percentage points, paired by problem."
     )
     _show_curves(rows, output)
-    output.people.print(f"Cheapest that none is shown to beat: {rows.recommended.name}", markup=False, soft_wrap=True)
+    for note in rows.notes():
+        output.people.print(note, markup=False, soft_wrap=True)
 
 
 def _show_curves(rows: Comparison, output: Output) -> None:
@@ -345,6 +368,8 @@ class EvalCounts:
             "parallelism": figures.summary(),
             "seconds": round(sum(turn.seconds for turn in turns), 4),
             "cost": usage.cost,
+            "stopped": answer.status == "done" and any(step.state == "cancelled" for step in answer.trace),
+            "unverified": answer.why.startswith("not verified"),
             **({"turns": len(turns)} if before else {}),
             "provenance": None if made is None else made.digest,
             **first,
@@ -381,6 +406,28 @@ class EvalCounts:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
+
+
+def requests_of(names: Iterable[str], request: Request, usual: str) -> dict[str, Request]:
+    """Return the request of each strategy, a planner with the policies behind it (`sample:n=8+esc`), by its name. An
+    empty one is the request's own planner, whose name is `usual`."""
+    asked: dict[str, Request] = {}
+    for name in dict.fromkeys(names):
+        planner, *policies = _split_policies(name)
+        trust(planner or None, *policies)
+        fields = {"planner": planner} if planner else {}
+        own = {"policies": [*request.policies, *policies]} if policies else {}
+        asked[name or usual] = request.updated({**fields, **own})
+    return asked
+
+
+def _split_policies(text: str) -> list[str]:
+    """Return a planner and the policies behind it: `sample:n=8+esc` has one. A plus in a value
+    of an option is not followed by a policy's name."""
+    head, plus, tail = text.rpartition("+")
+    if plus and tail.partition(":")[0].strip() in Plugins().names("policy"):
+        return [*_split_policies(head), tail.strip()]
+    return [text]
 
 
 def evaluated(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import tomllib
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,6 +55,16 @@ def plugins(
             wide = max(map(len, listed), default=0) + 2
             for name, about in listed.items():
                 _print_plugin(output.people, name, about, verbose, wide)
+        if verbose and kind is None:
+            output.people.print("other papers, and what plait has in their place", style="bold")
+            for row in not_built():
+                line = f"  arXiv {row['paper']}  {row['name']}: {row['instead']}"
+                output.people.print(line, markup=False, soft_wrap=True)
+
+
+def not_built() -> list[dict[str, str]]:
+    """Return the papers that plait names and does not build: `paper`, `name` and what it has `instead`."""
+    return tomllib.loads(Path(__file__).with_name("not_built.toml").read_text(encoding="utf-8"))["method"]
 
 
 def fidelities(plugins: Plugins, kind: Any) -> list[dict[str, Any]]:

@@ -304,15 +304,21 @@ def read_questions(
     Raises `UsageError` for a task that cannot be evaluated, and `ConfigError` that names the lines that are no
     questions.
     """
+    example = f'{{"{text}": "6 times 7?", "{want}": "42"}}'
+    return read_problems(path, question_reader(spec, text, want, place), example, limit)
+
+
+def question_reader(
+    spec: Plugin, text: str, want: str, place: Plugin | None = None
+) -> Callable[[Any], DatasetQuestion]:
+    """Return a reader of a row's question, which raises `ValueError` for a row without one. Raises `UsageError` for a
+    task that cannot be evaluated."""
     plugins = Plugins()
     cls: Any = plugins.class_of("task", spec.name)
     if missing := [name for name in ("render", "extract", "key") if getattr(cls, name) is getattr(Task, name)]:
         raise UsageError(f"the task {spec.name!r} lacks {', '.join(missing)}: an answer has to be found and compared")
     verifies = cls.verify is not Task.verify
-    example = f'{{"{text}": "6 times 7?", "{want}": "42"}}'
-    return read_problems(
-        path, lambda fields: _question(plugins, spec, fields, text, want, verifies, place), example, limit
-    )
+    return lambda fields: _question(plugins, spec, fields, text, want, verifies, place)
 
 
 def _question(

@@ -28,19 +28,19 @@ def run(request: str | Request = "", *, plan: Plan | None = None, **options: Any
     >>> plait.run("2 + 2?", planner="sample:n=3", workers=[Scripted([Reply(text="answer: 4")])], journal="off").answer
     '4'
     """
-    settings, fields = _split(options)
+    settings, fields = split_options(options)
     with Orchestrator(**settings) as orchestrator:
         return orchestrator.run(request, plan=plan, **fields)
 
 
 async def arun(request: str | Request = "", *, plan: Plan | None = None, **options: Any) -> Answer:
     """Do the same as `run`, on the running event loop."""
-    settings, fields = _split(options)
+    settings, fields = split_options(options)
     async with AsyncOrchestrator(**settings) as orchestrator:
         return await orchestrator.run(request, plan=plan, **fields)
 
 
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of the orchestrator, and those of the request."""
     settings = {name: value for name, value in options.items() if name in _OF_THE_ORCHESTRATOR}
     return settings, {name: value for name, value in options.items() if name not in settings}

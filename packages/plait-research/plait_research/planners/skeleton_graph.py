@@ -48,12 +48,13 @@ class SkeletonGraph(Planner):
         description="The list of sub-problems. Its template, such as the authors' own, has `{question}`, `{least}` "
         "and `{most}`. What it asks for is read as `number. [difficulty D; needs N] text`.",
     )
-    part: Annotated[CallConfig, Uses("text")] = Field(
+    part: Annotated[CallConfig, Uses("text", "question", "known")] = Field(
         default=CallConfig(max_tokens=256, temperature=0.0),
         description="A sub-problem. Its template, behind the question and the answers that it needs, has `{text}`. "
+        "A template with `{question}` (and `{known}`, these answers) is the whole prompt. "
         "It can end in a switch for a hybrid model, such as ` /no_think`, or `model` can be a smaller one.",
     )
-    hard: Annotated[CallConfig, Uses("text")] = Field(
+    hard: Annotated[CallConfig, Uses("text", "question", "known")] = Field(
         default=CallConfig(max_tokens=1024, temperature=0.0),
         description="The same of a hard one, which is thought through first.",
     )
@@ -109,17 +110,19 @@ class SkeletonGraph(Planner):
 
     def call(self, asker: Asker, part: Part, before: Mapping[int, Part]) -> Step:
         """Return the call that works on one sub-problem."""
-        pieces: list[Piece] = [Text(text=SHARED.format(question=asker.question))]
-        if part.needs:
-            pieces.append(Text(text=KNOWN))
-            for number in part.needs:
-                pieces.append(Text(text=f"{number}. {before[number].text}\n"))
-                pieces += [Ref(step=f"part-{number}"), Text(text="\n\n")]
+        known: list[Piece] = []
+        for number in part.needs:
+            known.append(Text(text=f"{number}. {before[number].text}\n"))
+            known += [Ref(step=f"part-{number}"), Text(text="\n\n")]
         hard = (part.difficulty - 1) / (HARDEST - 1) > self.threshold
         prompt, default = (self.hard, HARD) if hard else (self.part, PART)
         grade = f"difficulty {part.difficulty}" + (f", {prompt.model}" if prompt.model else "")
         label = shorten(f"{part.text} ({grade})", 90)
-        return asker.step(f"part-{part.number}", (*pieces, *prompt.parts(default, text=part.text)), prompt, label=label)
+        own = prompt.parts(default, text=part.text, question=asker.question, known=known)
+        if "{question}" not in (prompt.template or ""):
+            shared = Text(text=SHARED.format(question=asker.question))
+            own = (shared, *((Text(text=KNOWN), *known) if known else ()), *own)
+        return asker.step(f"part-{part.number}", own, prompt, label=label)
 
     def ending(self, asker: Asker, text: GraphText) -> Plan:
         """Return the plan that joins the parts; or the one call, if there are too few."""

@@ -162,7 +162,7 @@ class Skeleton(Flow):
     blank lines between points, as in the original.
     """
 
-    fidelity = Fidelity("variant", "our prompts, theirs as templates", paper="2307.15337")
+    fidelity = Fidelity("variant", "our prompts, theirs given whole", ("sot-prompts",), "2307.15337")
 
     answer_calls: ClassVar[tuple[str, ...]] = ("part", "answer")
 
@@ -177,11 +177,11 @@ class Skeleton(Flow):
         description="The skeleton. Its template has `{question}`, `{least}`, `{most}`, and `{begin}`, an "
         "instruction how to begin. `begin` is the list's start; leave it empty for a model that thinks first.",
     )
-    part: Annotated[CallConfig, Uses("number", "text", "begin")] = Field(
+    part: Annotated[CallConfig, Uses("number", "text", "begin", "question", "skeleton")] = Field(
         default=CallConfig(max_tokens=128, temperature=0.0),
         description="A point. Its template, behind question and skeleton, has `{number}`, `{text}`, the heading, "
-        "and `{begin}`, an instruction how to begin. `begin` is the heading; leave it empty for a model that "
-        "thinks first.",
+        "and `{begin}`, an instruction how to begin. A template with `{question}` (and `{skeleton}`) is the whole "
+        "prompt, as the authors' files have it. `begin` is the heading; leave it empty for a model that thinks first.",
     )
     answer: Annotated[CallConfig, Uses("question")] = Field(
         default=CallConfig(max_tokens=1024, temperature=0.0),
@@ -240,15 +240,17 @@ class Skeleton(Flow):
         """Return a call for each point, and the join of their texts."""
         outline = "\n".join(map(str, points))
         shared = Text(text=SHARED.format(question=asker.question, skeleton=outline))
+        whole = "{question}" in (self.part.template or "")
         calls: list[Trajectory] = []
         entries: list[JsonValue] = []
         for point in points:
             head = str(point)
             begin = begin_request(head, asker.brief.task.chat())
-            own = self.part.parts(POINT, number=str(point.number), text=point.text, begin=begin)
+            fields = {"begin": begin, "question": asker.question, "skeleton": outline}
+            own = self.part.parts(POINT, number=str(point.number), text=point.text, **fields)
             call = asker.step(
                 f"point-{point.number}",
-                (shared, *own),
+                own if whole else (shared, *own),
                 self.part,
                 begin=_begin(self.part, head),
                 stop=self.part.stop or (f"\n{point.number + 1}.",),
