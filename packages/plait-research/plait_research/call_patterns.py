@@ -142,7 +142,7 @@ def _sources(value: JsonValue, turns: Sequence[Sequence[SeenCall]], question: st
     """Yield where a value may have come from, the most specific source first."""
     for tool, call in _last_calls(turns).items():
         if isinstance(value, str | int | float) and not isinstance(value, bool):
-            paths = (path for path, found in call.values.items() if value in found)
+            paths = (path for path, held in call.values.items() if value in held)
             yield from (Source(tool=tool, path=path) for path in islice(paths, 1))
         yield from (Source(tool=tool, argument=name) for name, given in call.arguments.items() if given == value)
     if (
