@@ -8,15 +8,22 @@ else. An engine keeps the headers that it read last.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from random import Random
-from typing import Literal
+from typing import Literal, get_args
 
-Way = Literal["least loaded", "own index", "agreed", "agreed, slots divided", "shared by all"]
-WAYS: tuple[Way, ...] = ("least loaded", "own index", "agreed", "agreed, slots divided", "shared by all")
+Way = Literal[
+    "least loaded", "own index", "agreed", "agreed, slots divided", "caches followed", "caches and load, 1 s old",
+    "caches and load, 0.2 s old", "shared by all",
+]  # fmt: skip
+WAYS: tuple[Way, ...] = get_args(Way)
 """By the fewest runs of its own there; by what it has sent where; the same, and a new header where its hash says; that
-and a part of each engine's slots; all drivers know what all have sent, at once."""
+and a part of each engine's slots; by each engine's events of its cache; by these, each engine's load and a part of its
+slots; all drivers know what all have sent, at once."""
+LOAD_AGES_S: dict[Way, float] = {"caches and load, 1 s old": 1.0, "caches and load, 0.2 s old": 0.2}
+"""Seconds between two readings of the engines' load by one driver."""
 
 SLOTS, SAMPLES = 64, 4
 HEADER, QUESTION, ANSWER = 2_000, 100, 200
@@ -48,6 +55,9 @@ class Driver:
     """Its own runs, by engine."""
     sent: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """Engines that it has sent a header to."""
+    others: list[int] = field(default_factory=list[int])
+    """The runs of other drivers, by engine, when it read the load last."""
+    read_at: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +87,12 @@ def simulated(drivers: int, engines: int, runs: int, way: Way, seed: int = 1) ->
     if way == "shared by all":
         for other in known[1:]:
             other.sent, other.running = known[0].sent, known[0].running
-    slots = SLOTS // drivers if way == "agreed, slots divided" else SLOTS
+    slots = SLOTS // drivers if way == "agreed, slots divided" or way in LOAD_AGES_S else SLOTS
     rate = LOAD * engines * SLOTS / (SAMPLES * (QUESTION / PREFILL + ANSWER / DECODE))
     now, ends, latencies = 0.0, list[tuple[float, int, int, float]](), list[float]()
     read = waits = 0
+    holders: dict[int, dict[int, None]] = {}
+    """The engines that have a header in their cache."""
 
     def start(engine: int, header: int, driver: int, came: float) -> None:
         nonlocal read
@@ -90,8 +102,10 @@ def simulated(drivers: int, engines: int, runs: int, way: Way, seed: int = 1) ->
         read += fresh
         place.cache[header] = None
         place.cache.move_to_end(header)
+        holders.setdefault(header, {})[engine] = None
         if len(place.cache) > KEPT:
-            place.cache.popitem(last=False)
+            gone, _ = place.cache.popitem(last=False)
+            del holders[gone][engine]
         seconds = (QUESTION + fresh * HEADER) / PREFILL + ANSWER / DECODE
         heapq.heappush(ends, (now + seconds, engine, driver, came))
 
@@ -112,8 +126,16 @@ def simulated(drivers: int, engines: int, runs: int, way: Way, seed: int = 1) ->
             end()
         now = came
         number = rng.randrange(drivers)
-        engine = placed(known[number], header, way, agreed[header], slots, rng)
-        known[number].running[engine] += SAMPLES
+        driver = known[number]
+        if now - driver.read_at >= LOAD_AGES_S.get(way, math.inf):
+            driver.read_at = now
+            driver.others = [
+                place.busy + SAMPLES * len(place.waiting) - own for place, own in zip(pool, driver.running, strict=True)
+            ]
+        if way.startswith("caches"):
+            driver.sent[header] = [*holders.get(header, ())]
+        engine = placed(driver, header, way, agreed[header], slots, rng)
+        driver.running[engine] += SAMPLES
         if pool[engine].busy + SAMPLES <= SLOTS:
             start(engine, header, number, came)
         else:
@@ -134,16 +156,19 @@ def _turned(waiting: tuple[float, int, int]) -> tuple[int, int, float]:
 def placed(driver: Driver, header: int, way: Way, agreed: int, slots: int, rng: Random) -> int:
     """Return the engine that a driver chooses, by the rules of the policy `affinity`: where the header is known to be,
     unless that is overloaded; else the less loaded of two."""
-    running = driver.running
-    one, other = rng.randrange(len(running)), rng.randrange(len(running))
-    idlest = one if running[one] <= running[other] else other
+
+    def load(engine: int) -> int:
+        return driver.running[engine] + (driver.others[engine] if driver.others else 0)
+
+    one, other = rng.randrange(len(driver.running)), rng.randrange(len(driver.running))
+    idlest = one if load(one) <= load(other) else other
     if way == "least loaded":
         return idlest
     there = driver.sent.get(header)
-    if there is None:
+    if not there:
         there = driver.sent[header] = [agreed] if way.startswith("agreed") else [idlest]
-    best = min(there, key=running.__getitem__)
-    if running[best] > 2 * running[idlest] + slots // 4:
+    best = min(there, key=load)
+    if load(best) > 2 * load(idlest) + slots // 4:
         there.append(idlest)
         return idlest
     return best

@@ -51,7 +51,7 @@ def test_those_that_learn_are_known_by_their_options() -> None:
     made = {
         name for name in plugins.names("planner") if isinstance(plugins.planner(Plugin(name=name)), LearningPlanner)
     }
-    assert made == {"route-features", "route-record", "scale", "ssr", "takeover", "mars"}
+    assert made == {"route-features", "route-record", "scale", "ssr", "takeover", "mars", "react-ahead"}
 
 
 @pytest.mark.parametrize("name", ["route-features", "route-record", "scale", "ssr", "takeover", "mars"])

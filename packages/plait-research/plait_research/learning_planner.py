@@ -10,10 +10,10 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
@@ -21,6 +21,7 @@ from plait.core import vocabulary
 from plait.core.errors import ConfigError, PluginError
 from plait.core.interfaces import Planner
 from plait.core.ops import Plugin
+from plait.core.record import StepRecord
 from plait.core.request import Request
 from plait.core.values import Frozen
 
@@ -57,6 +58,9 @@ class LearningPlanner(Planner):
         "learned for it, which go before those that are given. Requests of other tasks go as if there were no file. "
         "`plait learn` writes such files.",
     )
+    counts_runs_of: ClassVar[tuple[str, ...]] = ()
+    """Other planners whose recorded runs say something to this one."""
+
     learn: bool = Field(default=False, description="Learn from each run that has ended, and write it to `path`.")
 
     @classmethod
@@ -78,6 +82,11 @@ class LearningPlanner(Planner):
         """Return the options that change with a run. This planner has the options that are known now, which need not
         be those of the run: others may have ended since it began. Called on a thread. Empty: the run says nothing."""
         raise NotImplementedError
+
+    @classmethod
+    def measure(cls, steps: Sequence[StepRecord], data: JsonValue) -> JsonValue:
+        """Return the data of a recorded run for `learned` (`RunOutcome.data`), from its steps and its answer's data."""
+        return data
 
     @model_validator(mode="after")
     def _has_a_file(self) -> Self:

@@ -92,10 +92,12 @@ def _from_journals(
 ) -> tuple[int, int]:
     """Count the runs of a planner in journals. Return the number of runs, and of runs that gave feedback."""
     runs = learned = 0
-    candidates = [tier.planner for tier in getattr(plugins.planner(given), "candidates", ())]
+    learner = plugins.planner(given)
+    assert isinstance(learner, LearningPlanner)
+    candidates = [tier.planner for tier in getattr(learner, "candidates", ())]
     for run in export(list(entries(place_of(place), [])), plugins, left, unanswered=True):
         request, finish = run.run.request, run.run.finish
-        own = request.planner.name == given.name
+        own = request.planner.name in (given.name, *learner.counts_runs_of)
         if not (own or request.planner in candidates) or request.task.name != task.name:
             continue
         runs += 1
@@ -105,10 +107,10 @@ def _from_journals(
             planner=request.planner, text=request.text, seed=request.seed, tokens=run.tokens,
             right=float(run.right or 0) if judged else None,
             key=None if run.answer is None else run.task.key(run.answer),
-            data=None if finish is None or finish.result is None else finish.result.data,
+            data=learner.measure(run.run.steps, None if not finish or not finish.result else finish.result.data),
         )  # fmt: skip
-        learner = request if own else request.updated({"planner": given})
-        learned += learn(learner, outcome, plugins.planner, out)
+        learner_request = request if request.planner.name == given.name else request.updated({"planner": given})
+        learned += learn(learner_request, outcome, plugins.planner, out)
     return runs, learned
 
 

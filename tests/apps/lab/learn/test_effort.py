@@ -8,6 +8,13 @@ from typing import Any
 
 import pytest
 
+from plait import AsyncOrchestrator, tool
+from plait.runtime.journal.directory import entries
+from plait.runtime.plugins.loader import Plugins
+from plait.workers.scripted import Reply, Scripted
+from plait_research.rollouts.store import stored_runs
+from tests.planners.test_react import call
+
 RIGHT = "<hit> 11 - 5 = 6 ; 7 - 3 = 4 ; 6 * 4 = 24 <end>"
 OUTLINE = "1. [difficulty 1; needs none] sort\n2. [difficulty 5; needs 1] prove\n"
 SCALE = [
@@ -78,3 +85,35 @@ def test_runs_in_journals_are_counted_once_for_each_planner_and_its_candidates(p
 def test_a_planner_without_such_numbers_is_refused(plait: Any, tmp_path: Path, planner: str) -> None:
     done = plait("learn", "effort", "plain", "--planner", planner, "--out", tmp_path / "o.json")
     assert done.code == 2 and f"the planner '{planner}' has no numbers that could be learned" in done.err
+
+
+async def test_patterns_are_counted_in_journals_and_used(plait: Any, tmp_path: Path) -> None:
+    @tool
+    def user(id: str) -> dict[str, Any]:
+        return {"orders": [f"#W{id[-1]}"]}
+
+    @tool
+    def order(id: str) -> str:
+        return f"{id} is on its way"
+
+    journal, out = tmp_path / "j.plait", tmp_path / "patterns.json"
+
+    async def run(who: str, planner: Any) -> Any:
+        replies = [
+            Reply(when="is on its way", text="yes"),
+            Reply(when="orders", text=call("order", id=f"#W{who[-1]}")),
+            Reply(text=call("user", id=who)),
+        ]
+        model = Scripted(replies)
+        async with AsyncOrchestrator(workers=[model], tools=[user, order], journal=str(journal)) as orchestrator:
+            return await orchestrator.run(f"{who}?", planner=planner, task="plain")
+
+    for number in range(1, 5):
+        await run(f"mia_li_300{number}", "react")
+    done = plait("learn", "effort", "plain", "--planner", "react-ahead", "--from", journal, "--out", out, "--json")
+    assert done.code == 0 and json.loads(done.out)["learned"] == 4
+    answer = await run("mia_li_3007", f"react-ahead:path={out}")
+    runs = {run.id: run for run in stored_runs(entries(journal), Plugins(), lambda error: pytest.fail(str(error)))}
+    made = {step.label: step.state for step in runs[answer.run].steps if step.kind == "call"}
+    assert answer.answer == "yes"
+    assert made == {"user, ahead of the model": "done", "order, ahead of the model": "done"}

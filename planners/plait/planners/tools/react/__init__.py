@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from pydantic import JsonValue
 
@@ -25,7 +26,7 @@ from .options import MORE, ReactOptions
 from .reader import TurnReader
 from .spawned_agents import SpawnedAgents, read_outcome
 
-__all__ = ["React"]
+__all__ = ["Ledger", "React"]
 
 
 class React(ReactOptions):
@@ -45,10 +46,11 @@ class React(ReactOptions):
     """
 
     fidelity = Fidelity("variant", "calls side by side, while the turn is written", paper="2210.03629")
+    ledger_type: ClassVar[type[Ledger]] = Ledger
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Run the first turn, and turns until one has no call."""
-        ledger = Ledger(ctx.brief, self, await self._select_tools(ctx, question))
+        ledger = self.ledger_type(ctx.brief, self, await self._select_tools(ctx, question))
         ledger.name, spawned = ctx.keep(ledger), SpawnedAgents(ctx, self)
         ledger.spawned = spawned.functions
         opening, prompt = self._opening(ctx.brief, ledger), "" if ctx.brief.request.asked else question
@@ -57,7 +59,7 @@ class React(ReactOptions):
         head = list(with_prompt(opening[len(system) :], prompt))
         ledger.compactor = Compactor(ctx, self.compaction, system, head, more, spawned.describe_open)
         try:
-            turn = await self._turn(ctx, None, ledger, opening, prompt)
+            turn = await self.run_turn(ctx, None, ledger, opening, prompt)
             return await self._continue(ctx, question, ledger, turn, spawned)
         finally:
             spawned.cancel()
@@ -84,7 +86,7 @@ class React(ReactOptions):
                 spawned.cancel()  # no call can join them
             if heir is not None:
                 return await heir.work(ctx, question, [*ledger.talk, *messages])
-            turn = await self._turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
+            turn = await self.run_turn(ctx, turn, ledger, messages, LAST if last else prompt, last)
             if last:
                 break
         return turn
@@ -142,7 +144,7 @@ class React(ReactOptions):
             system.append(build_instructions(ledger.functions, self.dialect))
         return [*([Message(role="system", content="\n\n".join(system))] if system else []), *history]
 
-    async def _turn(
+    async def run_turn(
         self,
         ctx: Context,
         before: Trajectory | None,

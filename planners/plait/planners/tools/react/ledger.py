@@ -30,7 +30,7 @@ _TIRING = 3
 class KnownCalls:
     """The first `count` calls with known results."""
 
-    results: Mapping[str, tuple[int, str]]
+    results: Mapping[str, tuple[int, CallOutcome]]
     count: int
 
     def __contains__(self, call: object) -> bool:
@@ -57,11 +57,17 @@ class Ledger:
     turns: int = 0
     next: int = 1
     """Number of the next call."""
-    results: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    results: dict[str, tuple[int, CallOutcome]] = field(default_factory=dict[str, tuple[int, CallOutcome]])
     """Full results of calls without side effects, by call, each with its place, since the last call that may have
     changed something."""
-    before: list[dict[str, tuple[int, str]]] = field(default_factory=list[dict[str, tuple[int, str]]])
+    places: int = 0
+    """Number of places of `results` that were given so far."""
+    before: list[dict[str, tuple[int, CallOutcome]]] = field(default_factory=list[dict[str, tuple[int, CallOutcome]]])
     """The `results` before each such call: a turn is read with the results known at its request."""
+    history: list[list[tuple[CallRequest, CallOutcome]]] = field(
+        default_factory=list[list[tuple[CallRequest, CallOutcome]]]
+    )
+    """The calls that were made, by turn."""
     by_id: dict[str, str] = field(default_factory=dict[str, str])
     """Full results, by id."""
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -107,7 +113,7 @@ class Ledger:
     @property
     def state(self) -> JsonValue:
         """The state for the reader of the next turn: the number of its first call, and the known results."""
-        return {"first": self.next, "ledger": self.name, "known": [len(self.before), len(self.results)]}
+        return {"first": self.next, "ledger": self.name, "known": [len(self.before), self.places]}
 
     def known(self, epoch: int, count: int) -> KnownCalls:
         """Return the calls that were known at a turn with this `state`."""
@@ -136,7 +142,7 @@ class Ledger:
                 answers.append((call, self._answer_unrun(call, fate)))
                 continue
             if fate == "same":
-                outcome = now.get(call.key) or CallOutcome(True, self.results[call.key][1])
+                outcome = now.get(call.key) or self._repeat(call.key)
             else:
                 outcome = self._adapt(agents.get(call.id) or _outcome(value, call), call, asked, call.id in agents)
             changes = self._may_change(call, asked)
@@ -144,13 +150,27 @@ class Ledger:
             now[call.key] = outcome
             self.by_id[call.id] = outcome.text_for_model
             if fate == "run" and not changes and outcome.ok:  # a failed call may be tried again
-                self.results[call.key] = self.results.get(call.key, (len(self.results),))[0], outcome.text
+                self.record(call.key, outcome)
             answers.append((call, self._show(call, fate, outcome)))
         if changed:  # results from before or during this call may be stale now
             self.before.append(self.results)
-            self.results = {}
+            self.results, self.places = {}, 0
             self.counts.clear()
+        self.history.append([(call, now[call.key]) for call, _ in answers if call.key in now])
         return [self._message(call, text) for call, text in answers]
+
+    def _repeat(self, key: str) -> CallOutcome:
+        """Return a known outcome. A known failure is of a call made ahead of the model, which may try it again."""
+        outcome = self.results[key][1]
+        if not outcome.ok:
+            del self.results[key]
+        return outcome
+
+    def record(self, key: str, outcome: CallOutcome) -> None:
+        """Record the result of a call without side effects."""
+        if key not in self.results:
+            self.places += 1
+        self.results[key] = self.results.get(key, (self.places - 1,))[0], outcome
 
     @property
     def _most(self) -> int:
