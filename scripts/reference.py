@@ -392,8 +392,7 @@ def _fidelity() -> str:
     from plait.runtime.plugins.loader import Plugins
 
     methods = [row for kind in KINDS for row in fidelities(Plugins(), kind)]
-    texts = ((path.stem, path.read_text(encoding="utf-8")) for path in ORACLES.glob("*.jsonl"))
-    heads = {name: json.loads(text.partition("\n")[0]) for name, text in texts}
+    heads = {path.stem: json.loads(path.read_text("utf-8").partition("\n")[0]) for path in ORACLES.glob("*.jsonl")}
     oracles = [
         (
             f"`{name}`",
