@@ -87,6 +87,12 @@ class Theirs:
         return bool(done.are_all_valid())
 
 
+def facts() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the first line of what is kept, and the problems."""
+    head, *rows = map(json.loads, KEPT.read_text("utf-8").splitlines())
+    return head, rows
+
+
 def main(words: list[str]) -> int:
     """Grade all problems by both; print what differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.tasks.pareval", description=__doc__)
@@ -110,6 +116,7 @@ def main(words: list[str]) -> int:
     sys.stdout.write(f"{3 * len(rows)} verdicts, {differ} differ\n")
     if asked.write:
         head: dict[str, Any] = {"repository": "parallelcodefoundry/ParEval", "commit": COMMIT, "licence": "MIT"}
+        head["notice"] = (asked.clone / "LICENSE").read_text("utf-8")
         head |= {"verdicts": 3 * len(rows), "differ": differ}
         head |= {"function": "drivers/cpp/cpp_driver_wrapper.py: CppDriverWrapper.test_single_output"}
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in [head, *kept])

@@ -14,6 +14,7 @@ from plait.core.errors import ToolError
 from plait.core.programs import normalise_output
 from plait.core.tools.tool import Tool
 from plait.workers.tools.environments.code import CodeEnvironment
+from plait.workers.tools.sandbox import Program
 from plait.workers.tools.sandbox.compiled import run_compiled
 
 __all__ = ["ProgramsEnvironment"]
@@ -28,23 +29,29 @@ class ProgramsEnvironment(CodeEnvironment):
 
     What is wanted is `[{"stdin": text, "stdout": text}, …]`, or `{"tests": text}` with a `main` of its own that must
     reach its end. With `"passed": "Validation: PASS"` that `main` must write this line. Tests stand behind the program,
-    or around it where they include `generated-code.hpp`.
+    or around it where they include `generated-code.hpp`. A case without `stdout` wants what the `source` writes that
+    is translated.
     """
 
     def tools(self) -> Sequence[Tool[..., Any]]:
         """Return the tools of the sandbox."""
-        return self._sandbox.tools(json.loads(self.text)["language"])
+        problem = json.loads(self.text)
+        source = (problem.get("source") or {}).get("language", "python")
+        return self._sandbox.tools(problem["language"], *({source} - {"python", problem["language"]}))
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Run a program on the hidden cases or tests. Raises `ToolError` where the sandbox or a compiler is missing."""
         match wanted:
             case {"tests": str(tests), **rest}:
                 return isinstance(answer, str) and await self._test(answer, tests, str(rest.get("passed", "")))
-            case [*cases] if cases and all(isinstance(case, dict) and "stdout" in case for case in cases):
+            case [*cases] if cases and all(isinstance(case, dict) and {"stdin", "stdout"} & {*case} for case in cases):
                 given: list[dict[str, Any]] = [case for case in cases if isinstance(case, dict)]
             case _:
                 raise ToolError('write what a program must do as [{"stdin": "2", "stdout": "4"}] or {"tests": "…"}')
-        wants = [normalise_output(str(case["stdout"])) for case in given]
+        wants = [
+            normalise_output(str(case["stdout"])) if "stdout" in case else await self._run_source(str(case["stdin"]))
+            for case in given
+        ]
         for check in ("", *json.loads(self.text).get("checks", ())):
             inputs = [str(case.get("stdin", "")) for case in given]
             if not isinstance(answer, str) or await self._outputs(answer, inputs, check) != wants:
@@ -62,8 +69,23 @@ class ProgramsEnvironment(CodeEnvironment):
             (passed.replace(label, key, 1) if label else key) in text for text in await self._outputs(whole, [""])
         )
 
-    async def _outputs(self, program: str, inputs: list[str], check: str = "") -> list[str]:
+    async def _run_source(self, text: str) -> str:
+        """Return the output of the program that was translated. Raises `ToolError` where it fails."""
+        source = json.loads(self.text).get("source")
+        if not source:
+            raise ToolError('a case without "stdout" needs a problem with a "source"')
+        if source["language"] == "python":
+            program = Program(code=source["code"], stdin=text, limits=self._sandbox.limits)
+            ran = await self._sandbox.run(program)
+            outputs = [normalise_output(ran.stdout)] if ran.status == "done" else []
+        else:
+            outputs = await self._outputs(source["code"], [text], language=source["language"])
+        if not outputs:
+            raise ToolError(f"the source program fails on the input {text[:80]!r}")
+        return outputs[0]
+
+    async def _outputs(self, program: str, inputs: list[str], check: str = "", language: str = "") -> list[str]:
         """Return the outputs of the runs that ended with exit code 0."""
-        language, limits = json.loads(self.text)["language"], self._sandbox.limits
+        language, limits = language or json.loads(self.text)["language"], self._sandbox.limits
         done = await run_compiled(self._sandbox.run, [program], language, inputs, limits, check=check)
         return [normalise_output(outcome["stdout"]) for outcome in done["outcomes"] if outcome["code"] == 0]

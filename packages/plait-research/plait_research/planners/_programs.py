@@ -15,7 +15,7 @@ from plait.core.programs import Cell, harness, read_outputs, wrap_main
 from plait.core.step_handles import CallHandle
 from plait.core.task import Task
 
-from ._compiled import RUN_PROGRAM, read_cells
+from ._compiled import RUN_PROGRAM, read_cells, read_hot_lines
 
 RUN_PYTHON = "run_python"
 """The tool of a sandbox that runs programs."""
@@ -81,6 +81,20 @@ async def find_fault(ctx: Context, program: str, text: str) -> str:
         if kind != "value":
             return f"The check {check!r} finds: {why or 'it did not end'}."
     return ""
+
+
+async def find_hot_lines(ctx: Context, program: str, text: str) -> str:
+    """Run a compiled program on an input; return the lines that ran most often, or an empty text."""
+    language = read_language(ctx.brief.task)
+    try:
+        reply = await ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[text], check="lines")
+    except StepFailed:
+        return ""
+    match reply:
+        case {"outcomes": [{"stderr": str(report)}]}:
+            return read_hot_lines(report)
+        case _:
+            return ""
 
 
 def render_cell(cell: Cell) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from itertools import combinations, islice
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -17,7 +17,7 @@ from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
 from plait.core.programs import Cell, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
-from plait.core.vocabulary import Count, N, Repairs
+from plait.core.vocabulary import Count, N, Repairs, Rounds
 
 from .._programs import (
     RUN_PYTHON,
@@ -31,6 +31,7 @@ from .._programs import (
     read_problem,
     render_cell,
 )
+from .line_search import PENALTY, LineSearch
 from .programs import (
     INPUTS,
     Candidate,
@@ -48,6 +49,7 @@ from .programs import (
     read_inputs,
     read_tests,
 )
+from .translation import write_cases
 
 __all__ = ["CodeSearch", "Searching"]
 
@@ -92,13 +94,21 @@ class CodeSearch(Flow):
     compiled language (task `programs`) it needs `run_program`: there a repair is asked for the line that the compiler
     blames first (SPoC, arXiv 1906.04908) or a sanitizer names, and what a sanitizer faults passes nothing. Defaults: 8
     samples, 1 repair, 8 tests, 3 pairs.
+
+    Where such a problem names the `source` of a translation, the model writes inputs alone. What the source program
+    writes on them are further public cases, so that translations and tests are both kept by running (as in
+    QiMeng-MuPa, arXiv 2506.11153, without its training).
+
+    Where such a problem gives the program's `lines` in pseudocode, the search is SPoC's: `n` candidates for each line,
+    the most probable combinations first, and what the compiler blames is excluded. The first program that passes the
+    public cases is the answer. Differs: a candidate's score is the logarithm of its share of the samples.
     """
 
     fidelity = Fidelity(
         "variant",
         "the model writes a case with what it wants, not an input alone, but with `criterion=judged`",
         paper="2502.14382",
-        oracles=("spoc-errors",),
+        oracles=("spoc-errors", "spoc-search"),
     )
 
     answer: Annotated[CallConfig, Uses()] = Field(
@@ -119,7 +129,22 @@ class CodeSearch(Flow):
         default=CallConfig(max_tokens=1024, temperature=0.0),
         description="Says which of two outputs is right, with `criterion=judged`; there `judge` writes the input.",
     )
+    part: CallConfig = Field(
+        default=CallConfig(max_tokens=128, temperature=1.0),
+        description="Writes a line, where the problem gives lines. Its template has `{question}`, `{number}` and "
+        "`{part}`, the pseudocode.",
+    )
     n: N = 8
+    rounds: Rounds = Field(
+        default=100,
+        description="Maximum number of rounds. Each reads the results of the one before: a program of lines is "
+        "compiled.",
+    )
+    blame: Literal["exclude", "penalty"] = Field(
+        default="exclude",
+        description="What becomes of a line's candidate that the compiler blames. `penalty`: its score falls by 10, "
+        "which helps if the fault may be in another line.",
+    )
     repairs: Repairs = 1
     tests: Count = Field(default=8, ge=0, description="Tests that the model writes, in one call.")
     pairs: Count = Field(
@@ -140,7 +165,14 @@ class CodeSearch(Flow):
         """Write, run, repair, test and choose."""
         entry, public = read_problem(ctx.brief.task, "code-search")
         need_runner(ctx.brief, "code-search")
-        return await Searching(self, ctx, question, entry, public).answer()
+        options = self
+        if (source := getattr(ctx.brief.task, "source", None)) is not None and self.tests:
+            public += await write_cases(ctx, question, source, self.test, self.tests)
+            options = self.model_copy(update={"tests": 0})
+        if lines := getattr(ctx.brief.task, "lines", ()):
+            penalty = PENALTY if self.blame == "penalty" else 0.0
+            return await LineSearch(ctx, question, lines, public).answer(self.part, self.n, self.rounds, penalty)
+        return await Searching(options, ctx, question, entry, public).answer()
 
 
 class Searching:
