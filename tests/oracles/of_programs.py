@@ -205,7 +205,7 @@ def search_ours(case: dict[str, Any]) -> Any:
     lines = [{"code": text} for text in HEADER]
     lines += [{name: line[name] for name in ("text", "code", "indent") if name in line} for line in case["lines"]]
     problem = {"prompt": "", "language": "cpp", "public": [{"stdin": "", "stdout": "1"}], "lines": lines}
-    planner = CodeSearch(n=SAMPLES, rounds=case["rounds"], blame=case["blame"])
+    planner = CodeSearch(n=SAMPLES, rounds=case["rounds"], penalty={"exclude": 0}.get(case["blame"], 10))
     with Orchestrator(workers=[_Writer(case)], tools=[run_program], journal=None) as orchestrator:
         answer = orchestrator.run(json.dumps(problem), task="programs", planner=planner)
     return _shorten(seen, "passes 1 of 1" in answer.why)

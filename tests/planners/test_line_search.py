@@ -135,7 +135,7 @@ def test_a_wrong_blame_loses_the_program_unless_it_only_costs_score() -> None:
     written = {**WRITTEN, 6: ["sum += i;"] * 4}
     lost = ran(problem(lines=LINES), CodeSearch(n=4), Translator(written), [compiler(verdict, [])])
     assert "passes 0 of 1 public cases" in lost.why
-    kept = ran(problem(lines=LINES), CodeSearch(n=4, blame="penalty"), Translator(written), [compiler(verdict, [])])
+    kept = ran(problem(lines=LINES), CodeSearch(n=4, penalty=10), Translator(written), [compiler(verdict, [])])
     assert "passes 1 of 1 public cases" in kept.why
 
 
@@ -154,6 +154,15 @@ def test_the_budget_ends_a_search_with_the_program_that_passes_most() -> None:
 def test_a_line_that_no_sample_writes_fails_with_its_number() -> None:
     answer = ran(problem(lines=LINES), CodeSearch(n=1), Translator({n: [""] for n in WRITTEN}), [compiler(refuse, [])])  # type: ignore[arg-type]
     assert "none of 1 samples has code for line 3, 'declare integers n and sum'" in str(answer.failure)
+
+
+@compiled
+def test_without_the_compiler_a_search_by_lines_says_what_to_install() -> None:
+    if shutil.which("go", path="/usr/local/bin:/usr/bin:/bin"):
+        pytest.skip("go is installed")
+    tools = Sandbox("process", limits=LIMITS).tools("go")
+    answer = ran(problem(lines=LINES, language="go"), CodeSearch(n=4), Translator(WRITTEN), tools)
+    assert "the sandbox cannot compile or check go: install Go" in str(answer.failure)
 
 
 @compiled

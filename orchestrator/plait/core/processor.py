@@ -46,7 +46,7 @@ def memory_limits(read: Callable[[str], str]) -> tuple[int, int, bool]:
 
     `read` returns the text of a file, or an empty text.
     """
-    fields = {name: int(rest.split()[0]) << 10 for name, rest in _split(read("/proc/meminfo"), ":")}
+    fields = {line.split(":")[0]: int(line.split()[1]) << 10 for line in read("/proc/meminfo").splitlines()}
     machine, free = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
     total, limited = machine, False
     for line in read("/proc/self/cgroup").splitlines():
@@ -58,11 +58,7 @@ def memory_limits(read: Callable[[str], str]) -> tuple[int, int, bool]:
                 # A group without a limit has one beyond the machine's memory.
                 if not most.isdigit() or not used.isdigit() or int(most) >= machine:
                     continue
-                stat = dict(_split(read(f"{place}/memory.stat"), " "))
+                stat = dict(line.split() for line in read(f"{place}/memory.stat").splitlines())
                 total, limited = min(total, int(most)), True
                 free = min(free, int(most) - int(used) + int(stat.get(cache, 0)))
     return total, max(0, free), limited
-
-
-def _split(text: str, sign: str) -> list[tuple[str, str]]:
-    return [(line.partition(sign)[0], line.partition(sign)[2]) for line in text.splitlines()]

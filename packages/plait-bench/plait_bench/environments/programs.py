@@ -11,10 +11,9 @@ from typing import Any
 from pydantic import JsonValue
 
 from plait.core.errors import ToolError
-from plait.core.programs import normalise_output
+from plait.core.programs import MAIN, normalise_output
 from plait.core.tools.tool import Tool
 from plait.workers.tools.environments.code import CodeEnvironment
-from plait.workers.tools.sandbox import Program
 from plait.workers.tools.sandbox.compiled import run_compiled
 
 __all__ = ["ProgramsEnvironment"]
@@ -41,19 +40,21 @@ class ProgramsEnvironment(CodeEnvironment):
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Run a program on the hidden cases or tests. Raises `ToolError` where the sandbox or a compiler is missing."""
+        source: dict[str, str] | None = json.loads(self.text).get("source")
         match wanted:
             case {"tests": str(tests), **rest}:
                 return isinstance(answer, str) and await self._test(answer, tests, str(rest.get("passed", "")))
-            case [*cases] if cases and all(isinstance(case, dict) and {"stdin", "stdout"} & {*case} for case in cases):
+            case [*cases] if cases and all(isinstance(case, dict) and (source or "stdout" in case) for case in cases):
                 given: list[dict[str, Any]] = [case for case in cases if isinstance(case, dict)]
             case _:
                 raise ToolError('write what a program must do as [{"stdin": "2", "stdout": "4"}] or {"tests": "…"}')
-        wants = [
-            normalise_output(str(case["stdout"])) if "stdout" in case else await self._run_source(str(case["stdin"]))
-            for case in given
-        ]
+        inputs, written = [str(case.get("stdin", "")) for case in given], [""] * len(given)
+        if source:
+            written = await self._outputs(source["code"], inputs, language=source["language"])
+        if len(written) != len(inputs):
+            raise ToolError("the program that is translated fails on the input of a hidden case")
+        wants = [normalise_output(str(case.get("stdout", text))) for case, text in zip(given, written, strict=True)]
         for check in ("", *json.loads(self.text).get("checks", ())):
-            inputs = [str(case.get("stdin", "")) for case in given]
             if not isinstance(answer, str) or await self._outputs(answer, inputs, check) != wants:
                 return False
         return True
@@ -69,23 +70,11 @@ class ProgramsEnvironment(CodeEnvironment):
             (passed.replace(label, key, 1) if label else key) in text for text in await self._outputs(whole, [""])
         )
 
-    async def _run_source(self, text: str) -> str:
-        """Return the output of the program that was translated. Raises `ToolError` where it fails."""
-        source = json.loads(self.text).get("source")
-        if not source:
-            raise ToolError('a case without "stdout" needs a problem with a "source"')
-        if source["language"] == "python":
-            program = Program(code=source["code"], stdin=text, limits=self._sandbox.limits)
-            ran = await self._sandbox.run(program)
-            outputs = [normalise_output(ran.stdout)] if ran.status == "done" else []
-        else:
-            outputs = await self._outputs(source["code"], [text], language=source["language"])
-        if not outputs:
-            raise ToolError(f"the source program fails on the input {text[:80]!r}")
-        return outputs[0]
-
     async def _outputs(self, program: str, inputs: list[str], check: str = "", language: str = "") -> list[str]:
         """Return the outputs of the runs that ended with exit code 0."""
         language, limits = language or json.loads(self.text)["language"], self._sandbox.limits
+        if language == "python":
+            cells = await self._cells(program, MAIN, [[text] for text in inputs])
+            return [str(value) for kind, value in cells if kind == "value"]
         done = await run_compiled(self._sandbox.run, [program], language, inputs, limits, check=check)
         return [normalise_output(outcome["stdout"]) for outcome in done["outcomes"] if outcome["code"] == 0]

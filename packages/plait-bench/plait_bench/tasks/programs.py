@@ -79,19 +79,9 @@ class Programs(Code):
         return self._problem.language
 
     @property
-    def checks(self) -> tuple[str, ...]:
-        """The sanitizers that must find nothing."""
-        return self._problem.checks
-
-    @property
-    def lines(self) -> tuple[ProgramLine, ...]:
-        """The program's lines in pseudocode."""
-        return self._problem.lines
-
-    @property
-    def source(self) -> ProgramSource | None:
-        """The program that is to be translated."""
-        return self._problem.source
+    def problem(self) -> ProgramProblem:
+        """What is asked."""
+        return self._problem
 
     def render(self, style: Style = "serial", width: int = 8) -> str:
         """Return the problem with its public cases."""
@@ -99,10 +89,10 @@ class Programs(Code):
         if self.entry != MAIN:
             return f"Complete this function. Write it whole, in a ```{fence} block.\n\n```{fence}\n{prompt}\n```\n"
         cases = "".join(f"\nInput:\n{case.args[0]}\nOutput:\n{case.want}\n" for case in self.public)
-        if self.source is not None:
-            cases = f"\n```{self.source.language}\n{self.source.code}\n```\n{cases}"
-        if self.lines:
-            numbered = (f"{at}. {'  ' * line.indent}{line.text or line.code}" for at, line in enumerate(self.lines, 1))
+        if source := self._problem.source:
+            cases = f"\n```{source.language}\n{source.code}\n```\n{cases}"
+        if lines := self._problem.lines:
+            numbered = (f"{at}. {'  ' * line.indent}{line.text or line.code}" for at, line in enumerate(lines, 1))
             cases = "\nIts lines:\n{}\n{}".format("\n".join(numbered), cases)
         wish = f"Write a program in {self._language.title} that reads standard input and writes standard output"
         return f"{prompt}\n{cases}\n{wish}, in a ```{fence} block.\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -52,17 +54,21 @@ def put_fence(template: str, task: Task) -> str:
     return template if language == "python" else template.replace("```python", f"```{find_language(language).fence}")
 
 
-def begin_run(ctx: Context, program: str, entry: str, inputs: Sequence[list[JsonValue]]) -> tuple[str, CallHandle]:
-    """Call the tool that runs a program on inputs; return a key and the call, for `finish_run`."""
-    key, language = f"{ctx.random.random():.17f}", read_language(ctx.brief.task)
+def begin_run(
+    ctx: Context, program: str, entry: str, inputs: Sequence[list[JsonValue]], language: str = ""
+) -> tuple[str, CallHandle]:
+    """Run a program on inputs, by default in the task's language; return a key and the call, for `finish_run`."""
+    key, language = f"{ctx.random.random():.17f}", language or read_language(ctx.brief.task)
     if language == "python":
         return key, ctx.call(RUN_PYTHON, code=harness(program, entry, inputs, key))
     return key, ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[str(args[0]) for args in inputs])
 
 
-async def finish_run(ctx: Context, program: str, count: int, begun: tuple[str, CallHandle]) -> list[Cell]:
+async def finish_run(
+    ctx: Context, program: str, count: int, begun: tuple[str, CallHandle], language: str = ""
+) -> list[Cell]:
     """Return a cell for each input. Raises `PlannerError` where the sandbox lacks the compiler: no program can pass."""
-    language = read_language(ctx.brief.task)
+    language = language or read_language(ctx.brief.task)
     try:
         reply = await begun[1]
     except StepFailed as error:
@@ -75,7 +81,7 @@ async def finish_run(ctx: Context, program: str, count: int, begun: tuple[str, C
 async def find_fault(ctx: Context, program: str, text: str) -> str:
     """Run the sanitizers that a task names on an input; return what the first one finds, or an empty text."""
     language = read_language(ctx.brief.task)
-    for check in getattr(ctx.brief.task, "checks", ()):
+    for check in getattr(getattr(ctx.brief.task, "problem", None), "checks", ()):
         call = ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[text], check=check)
         ((kind, why),) = await finish_run(ctx, program, 1, ("", call))
         if kind != "value":
@@ -84,17 +90,14 @@ async def find_fault(ctx: Context, program: str, text: str) -> str:
 
 
 async def find_hot_lines(ctx: Context, program: str, text: str) -> str:
-    """Run a compiled program on an input; return the lines that ran most often, or an empty text."""
+    """Run a program on an input; return the lines that ran most often. An empty text in languages without counts."""
     language = read_language(ctx.brief.task)
-    try:
-        reply = await ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[text], check="lines")
-    except StepFailed:
+    if language == "python" or "lines" not in find_language(language).checks:
         return ""
-    match reply:
-        case {"outcomes": [{"stderr": str(report)}]}:
-            return read_hot_lines(report)
-        case _:
-            return ""
+    with contextlib.suppress(StepFailed, LookupError):
+        reply: Any = await ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[text], check="lines")
+        return read_hot_lines(str(reply["outcomes"][0]["stderr"]))
+    return ""
 
 
 def render_cell(cell: Cell) -> str:

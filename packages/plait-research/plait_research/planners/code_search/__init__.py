@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from itertools import combinations, islice
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
@@ -15,7 +15,7 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
-from plait.core.programs import Cell, has_returned, read_outputs
+from plait.core.programs import MAIN, Cell, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
 from plait.core.vocabulary import Count, N, Repairs, Rounds
 
@@ -31,7 +31,7 @@ from .._programs import (
     read_problem,
     render_cell,
 )
-from .line_search import PENALTY, LineSearch
+from .line_search import LineSearch
 from .programs import (
     INPUTS,
     Candidate,
@@ -49,7 +49,6 @@ from .programs import (
     read_inputs,
     read_tests,
 )
-from .translation import write_cases
 
 __all__ = ["CodeSearch", "Searching"]
 
@@ -60,6 +59,7 @@ TESTS = """{question}
 
 Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {"args": [arguments], "want": result}
 """
+SOURCE_INPUTS = INPUTS.replace("[arguments]", '["standard input"]')
 DIFFERENCE = """{question}
 
 Two solutions:
@@ -140,10 +140,11 @@ class CodeSearch(Flow):
         description="Maximum number of rounds. Each reads the results of the one before: a program of lines is "
         "compiled.",
     )
-    blame: Literal["exclude", "penalty"] = Field(
-        default="exclude",
-        description="What becomes of a line's candidate that the compiler blames. `penalty`: its score falls by 10, "
-        "which helps if the fault may be in another line.",
+    penalty: float = Field(
+        default=0.0,
+        ge=0.0,
+        description="Score that a line's candidate loses when the compiler blames it; SPoC's authors take 10. 0: it is "
+        "excluded, as by their default.",
     )
     repairs: Repairs = 1
     tests: Count = Field(default=8, ge=0, description="Tests that the model writes, in one call.")
@@ -165,14 +166,10 @@ class CodeSearch(Flow):
         """Write, run, repair, test and choose."""
         entry, public = read_problem(ctx.brief.task, "code-search")
         need_runner(ctx.brief, "code-search")
-        options = self
-        if (source := getattr(ctx.brief.task, "source", None)) is not None and self.tests:
-            public += await write_cases(ctx, question, source, self.test, self.tests)
-            options = self.model_copy(update={"tests": 0})
-        if lines := getattr(ctx.brief.task, "lines", ()):
-            penalty = PENALTY if self.blame == "penalty" else 0.0
-            return await LineSearch(ctx, question, lines, public).answer(self.part, self.n, self.rounds, penalty)
-        return await Searching(options, ctx, question, entry, public).answer()
+        if lines := getattr(getattr(ctx.brief.task, "problem", None), "lines", ()):
+            search = LineSearch(ctx, question, lines, public)
+            return await search.answer(self.part, self.n, self.rounds, self.penalty)
+        return await Searching(self, ctx, question, entry, public).answer()
 
 
 class Searching:
@@ -204,7 +201,11 @@ class Searching:
     async def answer(self) -> Answerable:
         """Write, run, repair, test and choose."""
         options, ctx = self._options, self._ctx
-        asked = self._tests() if options.tests else None
+        asked = None
+        if source := getattr(getattr(ctx.brief.task, "problem", None), "source", None):
+            self._public += await self._run_source(source)
+        elif options.tests:
+            asked = self._tests()
         results = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
         for error in results:  # a sample that failed is left out; anything else is a defect
             if isinstance(error, BaseException) and not isinstance(error, StepFailed):
@@ -350,6 +351,22 @@ class Searching:
         default = INPUTS if self._options.criterion == "judged" else TESTS
         pieces = prompt.parts(default, question=self._question, count=str(self._options.tests))
         return self._ctx.think(pieces, prompt, name="tests")
+
+    async def _run_source(self, source: Any) -> list[Test]:
+        """Ask for inputs, run the program that is translated, and return those on which it ends well, with its outputs.
+        Raises `PlannerError` where it does not run at all."""
+        ctx, prompt = self._ctx, self._options.test
+        pieces = prompt.parts(SOURCE_INPUTS, question=self._question, count=str(self._options.tests))
+        try:
+            inputs = read_inputs((await ctx.think(pieces, prompt, name="tests")).text, self._options.tests)
+        except StepFailed:
+            return []
+        inputs = [args for args in inputs if len(args) == 1 and isinstance(args[0], str)]
+        run = begin_run(ctx, source.code, MAIN, inputs, source.language)
+        cells = await finish_run(ctx, source.code, len(inputs), run, source.language)
+        if cells and all(kind == "broken" for kind, _ in cells):
+            raise PlannerError(f"the source program cannot be run: {cells[0][1]}")
+        return [(args, value) for args, (kind, value) in zip(inputs, cells, strict=True) if kind == "value"]
 
     async def _read_tests(self, asked: Trajectory | None) -> list[Test]:
         if asked is None:

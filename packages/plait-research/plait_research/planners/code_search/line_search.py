@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import math
 from collections import Counter
@@ -23,8 +24,6 @@ LINE = """{question}
 
 Write line {number} alone, as one line of code without the braces that its indentation implies: {part}
 """
-PENALTY = 10.0
-"""What a blamed candidate loses, in units of its score; the authors' default."""
 
 
 class LineChoices:
@@ -102,54 +101,46 @@ class LineSearch:
 
     async def answer(self, config: CallConfig, n: int, rounds: int, penalty: float) -> Answerable:
         """Write `n` candidates for each line; return the first program that passes, or that which passes most."""
-        found = await self._ctx.gather(*(self._write_line(place, config, n) for place in self._asked))
-        choices = LineChoices([[math.log2(count / n) for count in counts.values()] for counts in found], penalty)
-        texts = [list(counts) for counts in found]
+        calls = (self._write_line(place, sample, config) for place in self._asked for sample in range(1, n + 1))
+        written = await self._ctx.gather(*calls)
+        found = [Counter(filter(None, written[at : at + n])).most_common() for at in range(0, len(written), n)]
+        if not all(found):
+            place = self._asked[found.index([])]
+            raise PlannerError(f"none of {n} samples has code for line {place + 1}, {self._lines[place].text!r}")
+        choices = LineChoices([[math.log2(count / n) for _, count in line] for line in found], penalty)
         best, passed, compiled, blamed, tried = "", -2, 0, 0, 0
         while tried < rounds and passed < len(self._public) and (choice := choices.pop()) is not None:
             tried += 1
             codes = [line.code for line in self._lines]
-            for place, row, at in zip(self._asked, texts, choice, strict=True):
-                codes[place] = row[at]
+            for place, line, at in zip(self._asked, found, choice, strict=True):
+                codes[place] = line[at][0]
             program = assemble([line.indent for line in self._lines], codes)
             passes, wrong = await self._run(program)
             compiled += wrong is None
             if passes > passed:
                 best, passed = program, passes
             if wrong in self._asked:
-                line = self._asked.index(wrong)
-                choices.blame(line, choice[line])
+                at = self._asked.index(wrong)
+                choices.blame(at, choice[at])
                 blamed += 1
         counts = f"program {tried} of at most {rounds}, {compiled} compiled, {blamed} candidates blamed"
         return self._ctx.answer(best, f"passes {max(0, passed)} of {len(self._public)} public cases; {counts}")
 
-    async def _write_line(self, place: int, config: CallConfig, n: int) -> Counter[str]:
-        """Return the candidates of a line, the most frequent first."""
+    async def _write_line(self, place: int, sample: int, config: CallConfig) -> str:
+        """Return a candidate of a line; an empty text if the call fails."""
         pieces = config.parts(LINE, question=self._question, number=str(place + 1), part=self._lines[place].text)
-        seed = self._ctx.brief.request.seed
-        names = [f"line-{place + 1}.{sample}" for sample in range(1, n + 1)]
-        asked = [self._ctx.think(pieces, config, name=name, seed=derive(seed, "lines", name)) for name in names]
-        written = Counter[str]()
-        for result in await self._ctx.gather(*asked, return_exceptions=True):
-            if isinstance(result, BaseException):
-                if not isinstance(result, StepFailed):
-                    raise result
-            elif code := _read_line(result.text):
-                written[code] += 1
-        if not written:
-            raise PlannerError(f"none of {n} samples has code for line {place + 1}, {self._lines[place].text!r}")
-        return Counter(dict(written.most_common()))
+        name = f"line-{place + 1}.{sample}"
+        seed = derive(self._ctx.brief.request.seed, "code-search", name)
+        with contextlib.suppress(StepFailed):
+            return _read_line((await self._ctx.think(pieces, config, name=name, seed=seed)).text)
+        return ""
 
     async def _run(self, program: str) -> tuple[int, int | None]:
         """Return how many public cases a program passes, and `None`; for one that the compiler refuses -1 and the line
         that it blames, from 0 (-1: none)."""
         inputs = [str(args[0]) for args, _ in self._public]
-        try:
-            reply = await self._ctx.call(RUN_PROGRAM, code=program, language=self._language, inputs=inputs)
-        except StepFailed as error:
-            raise PlannerError(error.failure.message) from None
-        refused = str(reply.get("refused", "")) if isinstance(reply, dict) else ""
-        if refused:
+        reply: Any = await self._ctx.call(RUN_PROGRAM, code=program, language=self._language, inputs=inputs)
+        if refused := reply.get("refused"):
             errors = read_errors(refused, self._language)
             return -1, errors[0].line - 1 if errors else -1
         cells = read_cells(reply, program, self._language, len(inputs))

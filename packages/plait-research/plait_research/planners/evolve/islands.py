@@ -20,17 +20,7 @@ from plait.core.programs import has_returned
 from plait.core.step_handles import Promise
 from plait.core.vocabulary import Count, MaxPromptItems, N, Rounds
 
-from .._programs import (
-    Cases,
-    begin_run,
-    find_fault,
-    find_hot_lines,
-    finish_run,
-    put_fence,
-    read_language,
-    render_cell,
-    time_program,
-)
+from .._programs import Cases, begin_run, find_fault, find_hot_lines, finish_run, put_fence, render_cell, time_program
 
 __all__ = ["EvolveOptions"]
 
@@ -331,9 +321,8 @@ class Evolution:
         seconds, mad = (
             (None, 0.0) if failing or not runs or not self._options.repeats else await self._time_program(program)
         )
-        hot = ""
-        if seconds is not None and self._options.profile and read_language(ctx.brief.task) != "python":
-            hot = await find_hot_lines(ctx, program, str(inputs[0][0]))
+        profiled = self._options.profile and seconds is not None
+        hot = await find_hot_lines(ctx, program, str(inputs[0][0])) if profiled else ""
         return Member(program, runs, failing, cases + (cases in failing), failure, seconds, mad, hot)
 
     async def _time_program(self, program: str) -> tuple[float | None, float]:
