@@ -121,7 +121,8 @@ async def by_lines(seed: int) -> dict[str, Any]:
     lines = [{"code": "int main() {"}, *({"text": f"line {number}"} for number in range(LINES)), {"code": "}"}]
     ways: dict[str, tuple[dict[str, Any], Any, Judge]] = {
         "exclude": ({"lines": lines}, CodeSearch(n=SAMPLES, rounds=BUDGET), judge),
-        "penalty": ({"lines": lines}, CodeSearch(n=SAMPLES, rounds=BUDGET, penalty=10), judge),
+        "penalty 10": ({"lines": lines}, CodeSearch(n=SAMPLES, rounds=BUDGET, penalty=10), judge),
+        "penalty 1": ({"lines": lines}, CodeSearch(n=SAMPLES, rounds=BUDGET, penalty=1), judge),
         "no blame": ({"lines": lines}, CodeSearch(n=SAMPLES, rounds=BUDGET), blind),
         "samples, equal lines": ({}, CodeSearch(n=SAMPLES, repairs=0, tests=0), judge),
         "samples, equal calls": ({}, CodeSearch(n=SAMPLES * LINES, repairs=0, tests=0), judge),

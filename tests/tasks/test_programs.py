@@ -17,6 +17,7 @@ from plait.workers.tools.sandbox import Program, SandboxLimits, shared
 from plait_bench.environments.programs import ProgramsEnvironment
 from plait_bench.tasks.programs import Programs
 from tests.tasks import pareval
+from tests.tasks.translations import TRANSLATIONS
 
 PROBLEM: dict[str, Any] = {"prompt": "Double it.", "language": "cpp", "public": [{"stdin": "2", "stdout": "4"}]}
 DOUBLE = '#include <cstdio>\nint main() { int a; scanf("%d", &a); printf("%d\\n", 2 * a); }'
@@ -216,6 +217,35 @@ async def test_python_translated_to_cpp_is_graded_by_the_outputs_of_python(compa
         ran = await place._sandbox.run(Program(code=PYTHON, stdin=given))
         cases.append({"stdin": given, "stdout": ran.stdout})
     assert await place.grade(CPP.replace("COMPARE", compare), cases) is right
+
+
+@compiled
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ("pi", "histogram") else pytest.mark.slow) for name in TRANSLATIONS],
+)
+async def test_a_translation_is_graded_by_running_both(name: str) -> None:
+    each = TRANSLATIONS[name]
+    source = {"language": each.source[0], "code": each.source[1]}
+    checks = ["thread"] if each.language == "openmp" else []
+    place = environment({**PROBLEM, "language": each.language, "checks": checks, "source": source})
+    if checks and len(await place._outputs("int main() { return 0; }", [""], "thread")) != 1:
+        pytest.skip("the thread sanitizer does not work here")
+    cases: Any = [{"stdin": text} for text in each.inputs]
+    assert each.piece in each.right
+    assert await place.grade(each.right, cases) is True
+    assert await place.grade(each.right.replace(each.piece, each.wrong), cases) is False
+
+
+@compiled
+async def test_a_source_program_that_fails_on_a_hidden_input_is_an_error() -> None:
+    source = {"language": "python", "code": "print(1 // int(input()))"}
+    with pytest.raises(ToolError, match="the program that is translated fails on the input of a hidden case"):
+        await environment({**PROBLEM, "source": source}).grade(DOUBLE, [{"stdin": "1"}, {"stdin": "0"}])
+    with pytest.raises(ToolError, match="write what a program must do as"):
+        await environment(PROBLEM).grade(DOUBLE, [{"stdin": "1"}])
+    asked = task({**PROBLEM, "source": source, "lines": [{"text": "read n", "indent": 1}, {"code": "}"}]}).render()
+    assert "```python\nprint(1 // int(input()))\n```" in asked and "Its lines:\n1.   read n\n2. }" in asked
 
 
 # --- published problems, with the verdicts of their own grader -------------------------------------------------------
