@@ -5,10 +5,12 @@ Claim, written on 28 November 2026 before any row: at 8 programs `evolve` ends w
 and cheating programs are never the answer of either.
 
 Every variant is compiled and run once: its outputs on held-out inputs, the thread sanitizer, and its speed-up in rounds
-in which it and the serial program take turns. `--idle` times the right variants again, for a machine without other load:
-there, so the second claim of the same day, before any such row, two threads make the best variant of at least 8 of the
-10 kernels faster than the same program without threads. The searches then run on what was measured, so that no load of the
+in which it and the serial program take turns. The searches then run on what was measured, so that no load of the
 machine decides between them. The proposer is a script with known odds.
+
+`--idle` times the right variants again, on a machine without other load. The claim for there, of the same day and
+before any such row: with two threads the best variant of at least 8 of the 10 kernels is faster than the same program
+without threads.
 """
 
 from __future__ import annotations
