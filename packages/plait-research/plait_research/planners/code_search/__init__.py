@@ -167,8 +167,7 @@ class CodeSearch(Flow):
         entry, public = read_problem(ctx.brief.task, "code-search")
         need_runner(ctx.brief, "code-search")
         if lines := getattr(getattr(ctx.brief.task, "problem", None), "lines", ()):
-            search = LineSearch(ctx, question, lines, public)
-            return await search.answer(self.part, self.n, self.rounds, self.penalty)
+            return await LineSearch(ctx, question, lines, public).answer(self.part, self.n, self.rounds, self.penalty)
         return await Searching(self, ctx, question, entry, public).answer()
 
 

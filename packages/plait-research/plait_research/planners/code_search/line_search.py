@@ -145,9 +145,8 @@ class LineSearch:
             return -1, errors[0].line - 1 if errors else -1
         cells = read_cells(reply, program, self._language, len(inputs))
         passed = sum(has_returned(cell, want) for cell, (_, want) in zip(cells, self._public, strict=True))
-        if passed == len(inputs) and inputs and await find_fault(self._ctx, program, inputs[0]):
-            passed = 0
-        return passed, None
+        faulty = inputs and passed == len(inputs) and await find_fault(self._ctx, program, inputs[0])
+        return 0 if faulty else passed, None
 
 
 def _read_line(text: str) -> str:
