@@ -136,8 +136,8 @@ class LineSearch:
         return ""
 
     async def _run(self, program: str) -> tuple[int, int | None]:
-        """Return how many public cases a program passes, and `None`; for one that the compiler refuses -1 and the line
-        that it blames, from 0 (-1: none)."""
+        """Return the number of public cases that a program passes, and `None`; for one that the compiler refuses -1,
+        and the line that it blames, from 0 (-1: none)."""
         inputs = [str(args[0]) for args, _ in self._public]
         reply: Any = await self._ctx.call(RUN_PROGRAM, code=program, language=self._language, inputs=inputs)
         if refused := reply.get("refused"):
