@@ -40,17 +40,17 @@ class ProgramsEnvironment(CodeEnvironment):
 
     async def grade(self, answer: JsonValue, wanted: JsonValue) -> bool:
         """Run a program on the hidden cases or tests. Raises `ToolError` where the sandbox or a compiler is missing."""
-        source: dict[str, str] | None = json.loads(self.text).get("source")
+        source: dict[str, str] = json.loads(self.text).get("source") or {}
+        known = {"stdout", "stdin"} if source else {"stdout"}
         match wanted:
             case {"tests": str(tests), **rest}:
                 return isinstance(answer, str) and await self._test(answer, tests, str(rest.get("passed", "")))
-            case [*cases] if cases and all(isinstance(case, dict) and (source or "stdout" in case) for case in cases):
+            case [*cases] if cases and all(isinstance(case, dict) and known & {*case} for case in cases):
                 given: list[dict[str, Any]] = [case for case in cases if isinstance(case, dict)]
             case _:
                 raise ToolError('write what a program must do as [{"stdin": "2", "stdout": "4"}] or {"tests": "…"}')
-        inputs, written = [str(case.get("stdin", "")) for case in given], [""] * len(given)
-        if source:
-            written = await self._outputs(source["code"], inputs, language=source["language"])
+        inputs = [str(case.get("stdin", "")) for case in given]
+        written = await self._outputs(source["code"], inputs, language=source["language"]) if source else inputs
         if len(written) != len(inputs):
             raise ToolError("the program that is translated fails on the input of a hidden case")
         wants = [normalise_output(str(case.get("stdout", text))) for case, text in zip(given, written, strict=True)]

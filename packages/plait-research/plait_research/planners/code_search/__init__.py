@@ -200,11 +200,7 @@ class Searching:
     async def answer(self) -> Answerable:
         """Write, run, repair, test and choose."""
         options, ctx = self._options, self._ctx
-        asked = None
-        if source := getattr(getattr(ctx.brief.task, "problem", None), "source", None):
-            self._public += await self._run_source(source)
-        elif options.tests:
-            asked = self._tests()
+        asked = await self._tests()
         results = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
         for error in results:  # a sample that failed is left out; anything else is a defect
             if isinstance(error, BaseException) and not isinstance(error, StepFailed):
@@ -345,7 +341,11 @@ class Searching:
 
     # -- tests --------------------------------------------------------------------------------------------------------
 
-    def _tests(self) -> Trajectory:
+    async def _tests(self) -> Trajectory | None:
+        if source := getattr(getattr(self._ctx.brief.task, "problem", None), "source", None):
+            self._public += await self._run_source(source)
+        if source or not self._options.tests:
+            return None
         prompt = self._options.test
         default = INPUTS if self._options.criterion == "judged" else TESTS
         pieces = prompt.parts(default, question=self._question, count=str(self._options.tests))
