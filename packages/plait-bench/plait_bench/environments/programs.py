@@ -42,11 +42,13 @@ class ProgramsEnvironment(CodeEnvironment):
         """Run a program on the hidden cases or tests. Raises `ToolError` where the sandbox or a compiler is missing."""
         source: dict[str, str] = json.loads(self.text).get("source") or {}
         known = {"stdout", "stdin"} if source else {"stdout"}
+        if not isinstance(answer, str):
+            return False
         match wanted:
             case {"tests": str(tests), **rest}:
-                return isinstance(answer, str) and await self._test(answer, tests, str(rest.get("passed", "")))
+                return await self._test(answer, tests, str(rest.get("passed", "")))
             case [*cases] if cases and all(isinstance(case, dict) and known & {*case} for case in cases):
-                given: list[dict[str, Any]] = [case for case in cases if isinstance(case, dict)]
+                given: list[Any] = cases
             case _:
                 raise ToolError('write what a program must do as [{"stdin": "2", "stdout": "4"}] or {"tests": "…"}')
         inputs = [str(case.get("stdin", "")) for case in given]
@@ -55,7 +57,7 @@ class ProgramsEnvironment(CodeEnvironment):
             raise ToolError("the program that is translated fails on the input of a hidden case")
         wants = [normalise_output(str(case.get("stdout", text))) for case, text in zip(given, written, strict=True)]
         for check in ("", *json.loads(self.text).get("checks", ())):
-            if not isinstance(answer, str) or await self._outputs(answer, inputs, check) != wants:
+            if await self._outputs(answer, inputs, check) != wants:
                 return False
         return True
 
