@@ -114,8 +114,7 @@ class LineSearch:
             codes = [line.code for line in self._lines]
             for place, line, at in zip(self._asked, found, choice, strict=True):
                 codes[place] = line[at][0]
-            program = assemble([line.indent for line in self._lines], codes)
-            passes, wrong = await self._run(program)
+            passes, wrong = await self._run(program := assemble([line.indent for line in self._lines], codes))
             compiled += wrong is None
             if passes > passed:
                 best, passed = program, passes

@@ -62,8 +62,7 @@ class Sandbox:
 
     async def run(self, program: Program) -> ProgramOutcome:
         """Run a program to its end; in an event loop at most `at_once` at a time (as many as cores)."""
-        slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once))
-        async with slots:
+        async with self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once)):
             return await self.backend.run(program)
 
     async def close(self) -> None:
