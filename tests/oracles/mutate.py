@@ -85,7 +85,7 @@ BREAKS = [
     ),
     *_of(
         "code-search", f"{RESEARCH}.code_search.line_search",
-        ("range(at if self._penalty else end,", "range(at,"),
+        ("heapq.heappush(self._heap, (-score, choice))", "heapq.heappush(self._heap, (score, choice))"),
         ("self._scores[line][candidate] -= self._penalty", "pass"),
         ('closed = max(0, depth - indent - (code == "}"))', "closed = max(0, depth - indent)"),
         oracles=("spoc-search",),
