@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePosixPath
 from typing import Literal
 
 Float = Literal["bfloat16", "float32"]
@@ -52,9 +51,9 @@ def memory_limits(read: Callable[[str], str]) -> tuple[int, int, bool]:
     for line in read("/proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         for root, limit, usage, cache in (_GROUPS[name] for name in controllers.split(",") if name in _GROUPS):
-            folder = PurePosixPath(root, group.strip("/"))
-            for place in (each for each in (folder, *folder.parents) if each.is_relative_to(root)):
-                most, used = (read(f"{place}/{name}").strip() for name in (limit, usage))
+            names = group.strip("/").split("/")
+            for place in ("/".join([root, *names[:depth]]) for depth in range(len(names), -1, -1)):
+                most, used = (read(f"{place}/{file}").strip() for file in (limit, usage))
                 # A group without a limit has one beyond the machine's memory.
                 if not most.isdigit() or not used.isdigit() or int(most) >= machine:
                     continue

@@ -64,7 +64,7 @@ def read_finding(text: str, language: str) -> ProgramPlace | None:
 def read_hot_lines(text: str, count: int = 3) -> str:
     """Return the lines that ran most often as text for a prompt, of what gcov wrote; an empty text without any."""
     ran = [(int(times), int(line), code.strip()) for times, line, code in _RAN.findall(text)]
-    hot = sorted(ran, key=lambda each: -each[0])[:count]
+    hot = sorted(ran, key=lambda line: -line[0])[:count]
     return "; ".join(f"line {line}, `{code}`: {times:,} times" for times, line, code in hot)
 
 

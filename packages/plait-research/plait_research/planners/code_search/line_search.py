@@ -74,7 +74,7 @@ class LineChoices:
     def _next(self, line: int, at: int) -> range:
         """Return the first candidate from `at` that nothing blames; with a penalty those before it, too."""
         count, blamed = len(self._scores[line]), self._blamed[line]
-        end = next((each for each in range(at, count) if each not in blamed), count)
+        end = next((place for place in range(at, count) if place not in blamed), count)
         return range(at if self._penalty else end, min(end + 1, count))
 
 
@@ -103,16 +103,16 @@ class LineSearch:
         """Write `n` candidates for each line; return the first program that passes, or that which passes most."""
         calls = (self._write_line(place, sample, config) for place in self._asked for sample in range(1, n + 1))
         written = await self._ctx.gather(*calls)
-        found = [Counter(filter(None, written[at : at + n])).most_common() for at in range(0, len(written), n)]
-        if not all(found):
-            place = self._asked[found.index([])]
+        candidates = [Counter(filter(None, written[at : at + n])).most_common() for at in range(0, len(written), n)]
+        if not all(candidates):
+            place = self._asked[candidates.index([])]
             raise PlannerError(f"none of {n} samples has code for line {place + 1}, {self._lines[place].text!r}")
-        choices = LineChoices([[math.log2(count / n) for _, count in line] for line in found], penalty)
+        choices = LineChoices([[math.log2(count / n) for _, count in line] for line in candidates], penalty)
         best, passed, compiled, blamed, tried = "", -2, 0, 0, 0
         while tried < rounds and passed < len(self._public) and (choice := choices.pop()) is not None:
             tried += 1
             codes = [line.code for line in self._lines]
-            for place, line, at in zip(self._asked, found, choice, strict=True):
+            for place, line, at in zip(self._asked, candidates, choice, strict=True):
                 codes[place] = line[at][0]
             passes, wrong = await self._run(program := assemble([line.indent for line in self._lines], codes))
             compiled += wrong is None
