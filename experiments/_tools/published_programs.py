@@ -40,7 +40,7 @@ def row(given: dict[str, Any]) -> dict[str, Any]:
 def pareval(clone: Path) -> list[dict[str, Any]]:
     """Return ParEval's OpenMP problems, each with its driver in one text."""
     drivers, made = clone / "drivers" / "cpp", []
-    main = (drivers / "models" / "omp-driver.cc").read_text("utf-8")
+    main = (drivers / "models" / "omp-driver.cc").read_text("utf-8").replace("num_threads = 1;", "num_threads = 2;")
     for given in json.loads((clone / "prompts" / "generation-prompts.json").read_text("utf-8")):
         if given["parallelism_model"] != "omp":
             continue

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from experiments.kernels.pool import KERNELS, PATH
-from experiments.kernels.run import FRESH, MENDED, _next, page, speed_up, written
+from experiments.kernels.run import FRESH, MENDED, _next, idle_section, page, speed_up, written
 from plait.workers.tools.sandbox import Sandbox, SandboxLimits
 from plait.workers.tools.sandbox.compiled import run_compiled
 
@@ -31,6 +31,18 @@ def test_the_page_is_that_of_its_rows() -> None:
 def test_a_speed_up_is_paired_and_its_interval_leaves_out_the_first_and_last_round() -> None:
     ratios = [2, 3, 1, 9, 2, 2, 2, 2.5, 2]
     assert speed_up([[ratio, 1.0] for ratio in ratios]) == (2.0, 2.0, 3.0)
+
+
+def test_the_part_about_an_idle_machine_counts_intervals_above_one() -> None:
+    def row(kernel: str, variant: str) -> dict[str, object]:
+        quick = variant == "best" and kernel != "sort"
+        return {"kernel": kernel, "variant": variant, "speed_up": [4.0, 3.5, 4.5], "threads": [1.8, 0.9 + quick, 1.9]}
+
+    part = idle_section(
+        {"machine": ["a", "b"], "rows": [row(kernel, variant) for kernel in KERNELS for variant in PATH]}
+    )
+    assert "in 0 of 10 kernels and `best` in 9 of 10" in part and "**Shown**" in part
+    assert "| sort | 4.00 (3.50–4.50) | 4.00 (3.50–4.50) | 4.00 (3.50–4.50) | 1.80 (0.90–1.90) |" in part
 
 
 def test_a_proposal_mends_a_fault_or_goes_one_step_or_is_a_fresh_sample() -> None:

@@ -84,6 +84,13 @@ BREAKS = [
         oracles=("spoc-errors",),
     ),
     *_of(
+        "code-search", f"{RESEARCH}.code_search.line_search",
+        ("heapq.heappush(self._heap, (-score, choice))", "heapq.heappush(self._heap, (score, choice))"),
+        ("self._scores[line][candidate] -= self._penalty", "pass"),
+        ('closed = max(0, depth - indent - (code == "}"))', "closed = max(0, depth - indent)"),
+        oracles=("spoc-search",),
+    ),
+    *_of(
         "mars", f"{RESEARCH}.mars",
         ("LEAST = 0.5", "LEAST = 0.3"),
         ("gamma * (2.0 if key == first", "gamma * (1.9 if key == first"),

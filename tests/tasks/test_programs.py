@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments._tools.published_programs import row
+from experiments._tools.published_programs import pareval as published_pareval, row
 from plait.core.errors import TaskError, ToolError
 from plait.workers.tools.sandbox import Program, SandboxLimits, shared
 from plait_bench.environments.programs import ProgramsEnvironment
 from plait_bench.tasks.programs import Programs
+from tests.tasks import pareval
+from tests.tasks.translations import TRANSLATIONS
 
 PROBLEM: dict[str, Any] = {"prompt": "Double it.", "language": "cpp", "public": [{"stdin": "2", "stdout": "4"}]}
 DOUBLE = '#include <cstdio>\nint main() { int a; scanf("%d", &a); printf("%d\\n", 2 * a); }'
@@ -72,7 +76,7 @@ def test_a_function_is_read_whole_or_as_what_follows_the_prompt() -> None:
     ("changes", "message"),
     [
         ({"language": "cobol"}, "'cobol' is not a compiled language"),
-        ({"checks": ["race"]}, "cpp has no check 'race' .available: address, thread, profile, instructions."),
+        ({"checks": ["race"]}, "cpp has no check 'race' .available: address, thread, profile, lines, instructions."),
         ({"prompt": None}, "the request is not a problem of programs; write, for example"),
     ],
 )
@@ -215,6 +219,35 @@ async def test_python_translated_to_cpp_is_graded_by_the_outputs_of_python(compa
     assert await place.grade(CPP.replace("COMPARE", compare), cases) is right
 
 
+@compiled
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ("pi", "histogram") else pytest.mark.slow) for name in TRANSLATIONS],
+)
+async def test_a_translation_is_graded_by_running_both(name: str) -> None:
+    each = TRANSLATIONS[name]
+    source = {"language": each.source[0], "code": each.source[1]}
+    checks = ["thread"] if each.language == "openmp" else []
+    place = environment({**PROBLEM, "language": each.language, "checks": checks, "source": source})
+    if checks and len(await place._outputs("int main() { return 0; }", [""], "thread")) != 1:
+        pytest.skip("the thread sanitizer does not work here")
+    cases: Any = [{"stdin": text} for text in each.inputs]
+    assert each.piece in each.right
+    assert await place.grade(each.right, cases) is True
+    assert await place.grade(each.right.replace(each.piece, each.wrong), cases) is False
+
+
+@compiled
+async def test_a_source_program_that_fails_on_a_hidden_input_is_an_error() -> None:
+    source = {"language": "python", "code": "print(1 // int(input()))"}
+    with pytest.raises(ToolError, match="the program that is translated fails on the input of a hidden case"):
+        await environment({**PROBLEM, "source": source}).grade(DOUBLE, [{"stdin": "1"}, {"stdin": "0"}])
+    with pytest.raises(ToolError, match="write what a program must do as"):
+        await environment(PROBLEM).grade(DOUBLE, [{"stdin": "1"}])
+    asked = task({**PROBLEM, "source": source, "lines": [{"text": "read n", "indent": 1}, {"code": "}"}]}).render()
+    assert "```python\nprint(1 // int(input()))\n```" in asked and "Its lines:\n1.   read n\n2. }" in asked
+
+
 # --- published problems, with the verdicts of their own grader -------------------------------------------------------
 
 FACTS = Path(__file__).with_name("humaneval_x_cpp.jsonl")
@@ -245,3 +278,44 @@ async def test_verdicts_are_those_of_the_problems_own_grader(problem: dict[str, 
 @pytest.mark.parametrize("problem", [pytest.param(each, id=each["task_id"]) for each in facts()])
 async def test_all_verdicts_are_those_of_the_problems_own_grader(problem: dict[str, Any]) -> None:
     assert await verdicts(problem) == problem["passed"]
+
+
+# --- ParEval, with the verdicts of its own grader --------------------------------------------------------------------
+
+CLONE = os.environ.get("PAREVAL", "")
+"""A clone of ParEval: then all its problems are graded, not only those that are kept whole."""
+HEAD, PAREVAL = pareval.facts()
+WHOLE = [each for each in PAREVAL if "row" in each]
+
+
+def test_verdicts_of_sixty_problems_of_pareval_are_kept() -> None:
+    assert (HEAD["licence"], len(PAREVAL), HEAD["verdicts"], HEAD["differ"]) == ("MIT", 60, 180, 0)
+    assert "Permission is hereby granted" in HEAD["notice"] and len(WHOLE) == 4
+    passed = [each["passed"] for each in PAREVAL]
+    counts = [sum(each[kind] for each in passed) for kind in ("baseline", "changed", "empty")]
+    assert counts == [56, 1, 0], "answers that are right, changed in one operator, and empty"
+
+
+async def pareval_verdicts(row: dict[str, Any], fact: dict[str, Any]) -> dict[str, bool]:
+    answers = pareval.answers(row)
+    hashes = {kind: hashlib.sha256(text.encode()).hexdigest()[:16] for kind, text in answers.items()}
+    assert hashes == fact["answers"], "not the answers that were graded"
+    return {kind: await pareval.grade(row, text) for kind, text in answers.items()}
+
+
+@compiled
+@pytest.mark.parametrize(
+    "fact", [pytest.param(each, id=each["name"], marks=pytest.mark.slow if at else ()) for at, each in enumerate(WHOLE)]
+)
+async def test_verdicts_are_those_of_parevals_grader(fact: dict[str, Any]) -> None:
+    assert await pareval_verdicts(fact["row"], fact) == fact["passed"]
+
+
+@compiled
+@pytest.mark.slow
+@pytest.mark.parametrize("fact", [pytest.param(each, id=each["name"]) for each in PAREVAL])
+async def test_all_verdicts_are_those_of_parevals_grader(fact: dict[str, Any]) -> None:
+    if not CLONE:
+        pytest.skip("set PAREVAL to a clone of ParEval")
+    (row,) = [each for each in published_pareval(Path(CLONE)) if each["name"] == fact["name"]]
+    assert await pareval_verdicts(row, fact) == fact["passed"]

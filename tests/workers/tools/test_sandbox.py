@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -519,3 +520,23 @@ async def test_a_warm_sandbox_that_was_killed_is_not_used() -> None:
     assert (outcome.status, outcome.stdout) == ("done", "2\n"), outcome
     assert not waiting.folder.exists()
     await sandbox.close()
+
+
+def test_event_loops_one_after_another_and_beside_one_another_wait_for_places() -> None:
+    class Slow:
+        name, isolates = "slow", False
+
+        async def run(self, program: Program) -> ProgramOutcome:
+            await asyncio.sleep(0.01)
+            return ProgramOutcome(status="done")
+
+        async def close(self) -> None: ...
+
+    sandbox = Sandbox(Slow(), at_once=1)
+
+    async def contend() -> int:
+        return len(await asyncio.gather(*(sandbox.run(Program(code="")) for _ in range(3))))
+
+    assert asyncio.run(contend()) == 3
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(asyncio.run, [contend(), contend()])) == [3, 3]

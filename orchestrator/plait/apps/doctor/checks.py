@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from ... import __version__
 from ...core.messages import did_you_mean
-from ...core.processor import float_type
+from ...core.processor import float_type, memory_limits
 from ...distributions import CONTENTS
 from ...runtime.client.config import Config
 from ...runtime.client.models import BUNDLED, INSTALL, NO_MODEL, named
@@ -213,31 +213,9 @@ def _is_whole(weights: Path) -> bool:
         return False
 
 
-def memory_limits() -> tuple[int, int, bool]:
-    """Return the memory that this process may use in all, what of it is free now, in bytes, and whether a container
-    (cgroup) sets the limit."""
-    fields: dict[str, int] = {}
-    for line in _read(Path("/proc/meminfo")).splitlines():
-        name, _, rest = line.partition(":")
-        fields[name] = int(rest.split()[0]) * 1024
-    total, free = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
-    for limit, used, inactive in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        group = Path("/sys/fs/cgroup")
-        most, now = _number(group / limit), _number(group / used)
-        # A group without a limit has one beyond the machine's memory.
-        if most is None or now is None or most >= total:
-            continue
-        stat = dict(line.split() for line in _read((group / limit).parent / "memory.stat").splitlines())
-        return most, min(free, most - now + int(stat.get(inactive, 0))), True
-    return total, free, False
-
-
 def memory(engines: int) -> Check:
     """Check that the engines fit."""
-    total, free, limited = memory_limits()
+    total, free, limited = memory_limits(_read)
     if not total:
         return Check("memory", "warn", "cannot be read on this system", "see that 4 GiB are free for each engine")
     text = f"{free / GIB:.1f} GiB free of {total / GIB:.1f}" + (" (the container's limit)" if limited else "")
@@ -413,13 +391,8 @@ def _output(command: list[str]) -> str:
         return ""
 
 
-def _read(path: Path) -> str:
+def _read(path: str | Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _number(path: Path) -> int | None:
-    text = _read(path).strip()
-    return int(text) if text.isdigit() else None

@@ -17,6 +17,9 @@ _FINDING = re.compile(
     r"^.*?(runtime error: .*|(?:Address|Leak|Thread)Sanitizer: [\w-]+(?: race| leaks)?)", re.MULTILINE
 )
 
+_RAN = re.compile(r"^ *(\d+)\*?: *(\d+):(.*)$", re.MULTILINE)
+"""A line that gcov saw run."""
+
 
 class ProgramPlace(NamedTuple):
     """A line of a program at which a compiler or a sanitizer reports something; line 0 where it names none."""
@@ -56,6 +59,13 @@ def read_finding(text: str, language: str) -> ProgramPlace | None:
         return None
     at = re.search(rf"\b{re.escape(file)}:(\d+)(?::(\d+))?", text[finding.start() :])
     return ProgramPlace(file, int(at[1]) if at else 0, int(at[2] or 0) if at else 0, "", finding[1])
+
+
+def read_hot_lines(text: str, count: int = 3) -> str:
+    """Return the lines that ran most often as text for a prompt, of what gcov wrote; an empty text without any."""
+    ran = [(int(times), int(line), code.strip()) for times, line, code in _RAN.findall(text)]
+    hot = sorted(ran, key=lambda line: -line[0])[:count]
+    return "; ".join(f"line {line}, `{code}`: {times:,} times" for times, line, code in hot)
 
 
 def read_cells(reply: Any, program: str, language: str, count: int) -> list[Cell]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -15,7 +17,7 @@ from plait.core.programs import Cell, harness, read_outputs, wrap_main
 from plait.core.step_handles import CallHandle
 from plait.core.task import Task
 
-from ._compiled import RUN_PROGRAM, read_cells
+from ._compiled import RUN_PROGRAM, read_cells, read_hot_lines
 
 RUN_PYTHON = "run_python"
 """The tool of a sandbox that runs programs."""
@@ -52,17 +54,21 @@ def put_fence(template: str, task: Task) -> str:
     return template if language == "python" else template.replace("```python", f"```{find_language(language).fence}")
 
 
-def begin_run(ctx: Context, program: str, entry: str, inputs: Sequence[list[JsonValue]]) -> tuple[str, CallHandle]:
-    """Call the tool that runs a program on inputs; return a key and the call, for `finish_run`."""
-    key, language = f"{ctx.random.random():.17f}", read_language(ctx.brief.task)
+def begin_run(
+    ctx: Context, program: str, entry: str, inputs: Sequence[list[JsonValue]], language: str = ""
+) -> tuple[str, CallHandle]:
+    """Run a program on inputs, by default in the task's language; return a key and the call, for `finish_run`."""
+    key, language = f"{ctx.random.random():.17f}", language or read_language(ctx.brief.task)
     if language == "python":
         return key, ctx.call(RUN_PYTHON, code=harness(program, entry, inputs, key))
     return key, ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[str(args[0]) for args in inputs])
 
 
-async def finish_run(ctx: Context, program: str, count: int, begun: tuple[str, CallHandle]) -> list[Cell]:
+async def finish_run(
+    ctx: Context, program: str, count: int, begun: tuple[str, CallHandle], language: str = ""
+) -> list[Cell]:
     """Return a cell for each input. Raises `PlannerError` where the sandbox lacks the compiler: no program can pass."""
-    language = read_language(ctx.brief.task)
+    language = language or read_language(ctx.brief.task)
     try:
         reply = await begun[1]
     except StepFailed as error:
@@ -75,11 +81,22 @@ async def finish_run(ctx: Context, program: str, count: int, begun: tuple[str, C
 async def find_fault(ctx: Context, program: str, text: str) -> str:
     """Run the sanitizers that a task names on an input; return what the first one finds, or an empty text."""
     language = read_language(ctx.brief.task)
-    for check in getattr(ctx.brief.task, "checks", ()):
+    for check in getattr(getattr(ctx.brief.task, "problem", None), "checks", ()):
         call = ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[text], check=check)
         ((kind, why),) = await finish_run(ctx, program, 1, ("", call))
         if kind != "value":
             return f"The check {check!r} finds: {why or 'it did not end'}."
+    return ""
+
+
+async def find_hot_lines(ctx: Context, program: str, text: str) -> str:
+    """Run a program on an input; return the lines that ran most often. An empty text in languages without counts."""
+    language = read_language(ctx.brief.task)
+    if language == "python" or "lines" not in find_language(language).checks:
+        return ""
+    with contextlib.suppress(StepFailed, LookupError):
+        reply: Any = await ctx.call(RUN_PROGRAM, code=program, language=language, inputs=[text], check="lines")
+        return read_hot_lines(str(reply["outcomes"][0]["stderr"]))
     return ""
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from plait.core.errors import EngineError
-from plait.core.processor import float_type
+from plait.core.processor import float_type, memory_limits
 
 GIB = 1 << 30
 SMALL = 64 << 20
@@ -130,60 +130,18 @@ def kv_budget(config: dict[str, Any] | None, slots: int, max_model_len: int | No
     return max(min(slots * min(context, 2048) * per_token, ceiling), GIB // 16)
 
 
-def _number(path: Path) -> int | None:
+def _read(file: str) -> str:
     try:
-        text = path.read_text().strip()
+        return Path(file).read_text(encoding="utf-8")
     except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+        return ""
 
 
-def _reclaimable(folder: Path, key: str) -> int:
-    try:
-        for line in (folder / "memory.stat").read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == key:
-                return int(value)
-    except (OSError, ValueError):
-        pass
-    return 0
-
-
-def _cgroup_free(root: Path, group: str, limit: str, usage: str, cache: str) -> int | None:
-    """Return the least room (limit − usage + page cache that can be dropped) over a control group and its parents."""
-    rooms: list[int] = []
-    folder = root / group.strip("/")
-    for place in (folder, *folder.parents):
-        if not place.is_relative_to(root):
-            break
-        most, used = _number(place / limit), _number(place / usage)
-        if most is not None and used is not None and most < 1 << 60:
-            rooms.append(most - used + _reclaimable(place, cache))
-    return min(rooms) if rooms else None
-
-
-def available_memory(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
+def available_memory(read: Callable[[str], str] = _read) -> int:
     """Return the bytes of memory that this process can still take: what the machine has available, or what is left
-    under the limit of the container (control groups v1 and v2), whichever is less."""
-    rooms: list[int] = []
-    try:
-        for line in (proc / "meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                rooms.append(int(line.split()[1]) * 1024)
-        groups = (proc / "self" / "cgroup").read_text().splitlines()
-    except (OSError, ValueError):
-        groups = []
-    for line in groups:
-        _, controllers, group = line.split(":", 2)
-        room = None
-        if controllers == "":
-            room = _cgroup_free(cgroups, group, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            root = cgroups / "memory"
-            room = _cgroup_free(root, group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        if room is not None:
-            rooms.append(room)
-    return max(0, min(rooms)) if rooms else 1 << 50
+    under the limit of the container, whichever is less."""
+    total, free, _ = memory_limits(read)
+    return free if total else 1 << 50
 
 
 def usable_cores() -> list[int]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Sequence
 from itertools import combinations, islice
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
@@ -15,9 +15,9 @@ from plait.core.declarations import Fidelity
 from plait.core.errors import PlannerError
 from plait.core.flow import Answerable, Context, Flow, StepFailed, Trajectory
 from plait.core.planning import TrajectoryOptions, derive
-from plait.core.programs import Cell, has_returned, read_outputs
+from plait.core.programs import MAIN, Cell, has_returned, read_outputs
 from plait.core.step_handles import CallHandle
-from plait.core.vocabulary import Count, N, Repairs
+from plait.core.vocabulary import Count, N, Repairs, Rounds
 
 from .._programs import (
     RUN_PYTHON,
@@ -31,6 +31,7 @@ from .._programs import (
     read_problem,
     render_cell,
 )
+from .line_search import LineSearch
 from .programs import (
     INPUTS,
     Candidate,
@@ -58,6 +59,7 @@ TESTS = """{question}
 
 Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {"args": [arguments], "want": result}
 """
+SOURCE_INPUTS = INPUTS.replace("[arguments]", '["standard input"]')
 DIFFERENCE = """{question}
 
 Two solutions:
@@ -92,13 +94,21 @@ class CodeSearch(Flow):
     compiled language (task `programs`) it needs `run_program`: there a repair is asked for the line that the compiler
     blames first (SPoC, arXiv 1906.04908) or a sanitizer names, and what a sanitizer faults passes nothing. Defaults: 8
     samples, 1 repair, 8 tests, 3 pairs.
+
+    Where such a problem names the `source` of a translation, the model writes inputs alone. What the source program
+    writes on them are further public cases, so that translations and tests are both kept by running (as in
+    QiMeng-MuPa, arXiv 2506.11153, without its training).
+
+    Where such a problem gives the program's `lines` in pseudocode, the search is SPoC's: `n` candidates for each line,
+    the most probable combinations first, and what the compiler blames is excluded. The first program that passes the
+    public cases is the answer. Differs: a candidate's score is the logarithm of its share of the samples.
     """
 
     fidelity = Fidelity(
         "variant",
         "the model writes a case with what it wants, not an input alone, but with `criterion=judged`",
         paper="2502.14382",
-        oracles=("spoc-errors",),
+        oracles=("spoc-errors", "spoc-search"),
     )
 
     answer: Annotated[CallConfig, Uses()] = Field(
@@ -119,7 +129,23 @@ class CodeSearch(Flow):
         default=CallConfig(max_tokens=1024, temperature=0.0),
         description="Says which of two outputs is right, with `criterion=judged`; there `judge` writes the input.",
     )
+    part: CallConfig = Field(
+        default=CallConfig(max_tokens=128, temperature=1.0),
+        description="Writes a line, where the problem gives lines. Its template has `{question}`, `{number}` and "
+        "`{part}`, the pseudocode.",
+    )
     n: N = 8
+    rounds: Rounds = Field(
+        default=100,
+        description="Maximum number of rounds. Each reads the results of the one before: a program of lines is "
+        "compiled.",
+    )
+    penalty: float = Field(
+        default=0.0,
+        ge=0.0,
+        description="Score that a line's candidate loses when the compiler blames it; SPoC's authors take 10. 0: it is "
+        "excluded, as by their default.",
+    )
     repairs: Repairs = 1
     tests: Count = Field(default=8, ge=0, description="Tests that the model writes, in one call.")
     pairs: Count = Field(
@@ -140,6 +166,8 @@ class CodeSearch(Flow):
         """Write, run, repair, test and choose."""
         entry, public = read_problem(ctx.brief.task, "code-search")
         need_runner(ctx.brief, "code-search")
+        if lines := getattr(getattr(ctx.brief.task, "problem", None), "lines", ()):
+            return await LineSearch(ctx, question, lines, public).answer(self.part, self.n, self.rounds, self.penalty)
         return await Searching(self, ctx, question, entry, public).answer()
 
 
@@ -172,7 +200,7 @@ class Searching:
     async def answer(self) -> Answerable:
         """Write, run, repair, test and choose."""
         options, ctx = self._options, self._ctx
-        asked = self._tests() if options.tests else None
+        asked = await self._tests()
         results = await ctx.gather(*(self._sample(i) for i in range(1, options.n + 1)), return_exceptions=True)
         for error in results:  # a sample that failed is left out; anything else is a defect
             if isinstance(error, BaseException) and not isinstance(error, StepFailed):
@@ -313,11 +341,31 @@ class Searching:
 
     # -- tests --------------------------------------------------------------------------------------------------------
 
-    def _tests(self) -> Trajectory:
+    async def _tests(self) -> Trajectory | None:
+        if source := getattr(getattr(self._ctx.brief.task, "problem", None), "source", None):
+            self._public += await self._run_source(source)
+        if source or not self._options.tests:
+            return None
         prompt = self._options.test
         default = INPUTS if self._options.criterion == "judged" else TESTS
         pieces = prompt.parts(default, question=self._question, count=str(self._options.tests))
         return self._ctx.think(pieces, prompt, name="tests")
+
+    async def _run_source(self, source: Any) -> list[Test]:
+        """Ask for inputs, run the program that is translated, and return those on which it ends well, with its outputs.
+        Raises `PlannerError` where it does not run at all."""
+        ctx, prompt = self._ctx, self._options.test
+        pieces = prompt.parts(SOURCE_INPUTS, question=self._question, count=str(self._options.tests))
+        try:
+            inputs = read_inputs((await ctx.think(pieces, prompt, name="tests")).text, self._options.tests)
+        except StepFailed:
+            return []
+        inputs = [args for args in inputs if len(args) == 1 and isinstance(args[0], str)]
+        run = begin_run(ctx, source.code, MAIN, inputs, source.language)
+        cells = await finish_run(ctx, source.code, len(inputs), run, source.language)
+        if cells and all(kind == "broken" for kind, _ in cells):
+            raise PlannerError(f"the source program cannot be run: {cells[0][1]}")
+        return [(args, value) for args, (kind, value) in zip(inputs, cells, strict=True) if kind == "value"]
 
     async def _read_tests(self, asked: Trajectory | None) -> list[Test]:
         if asked is None:

@@ -20,7 +20,7 @@ from plait.core.programs import has_returned
 from plait.core.step_handles import Promise
 from plait.core.vocabulary import Count, MaxPromptItems, N, Rounds
 
-from .._programs import Cases, begin_run, find_fault, finish_run, put_fence, render_cell, time_program
+from .._programs import Cases, begin_run, find_fault, find_hot_lines, finish_run, put_fence, render_cell, time_program
 
 __all__ = ["EvolveOptions"]
 
@@ -43,6 +43,11 @@ class EvolveOptions(Flow):
         description="Timed runs of a program that passes all public cases. 0: time does not count, and the first "
         "that passes ends the search.",
     )
+    profile: bool = Field(
+        default=False,
+        description="Show the model which lines ran most often on the first public case, where a program in C, C++ or "
+        "OpenMP passes all, as SysLLMatic shows a profile (arXiv 2506.01249). One run more for each.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class Member:
     """Median time of a pass over the public cases, if it passes them and was timed."""
     mad: float = 0.0
     """Median absolute deviation of that."""
+    hot: str = ""
+    """The lines that ran most often."""
     score: float | None = None
     """What the user's `evaluate` makes of it."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -314,7 +321,9 @@ class Evolution:
         seconds, mad = (
             (None, 0.0) if failing or not runs or not self._options.repeats else await self._time_program(program)
         )
-        return Member(program, runs, failing, cases + (cases in failing), failure, seconds, mad)
+        profiled = self._options.profile and seconds is not None
+        hot = await find_hot_lines(ctx, program, str(inputs[0][0])) if profiled else ""
+        return Member(program, runs, failing, cases + (cases in failing), failure, seconds, mad, hot)
 
     async def _time_program(self, program: str) -> tuple[float | None, float]:
         """Time a program, one at a time, so that they do not take each other's cores."""
@@ -347,7 +356,8 @@ def _verdict(member: Member) -> str:
     if member.failing:
         return f"It passes {member.cases - len(member.failing)} of {member.cases} cases. {member.failure}"
     time = "" if member.seconds is None else f" It takes {member.seconds * 1e3:.3g} ms: make it faster."
-    return f"It passes all cases.{time}"
+    hot = f" The lines that ran most often: {member.hot}." if member.hot else ""
+    return f"It passes all cases.{time}{hot}"
 
 
 def _lines(program: str) -> Sequence[str]:

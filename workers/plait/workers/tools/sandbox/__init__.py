@@ -6,6 +6,7 @@ import asyncio
 import os
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pydantic import JsonValue
 
@@ -55,11 +56,13 @@ class Sandbox:
     ) -> None:
         self.backend = _backend(backend, options) if isinstance(backend, str) else backend
         self.limits = limits or SandboxLimits()
-        self._slots = asyncio.Semaphore(at_once or max(2, os.cpu_count() or 2))
+        self._at_once = at_once or max(2, os.cpu_count() or 2)
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        """One of each event loop: a semaphore that has made somebody wait belongs to that loop."""
 
     async def run(self, program: Program) -> ProgramOutcome:
-        """Run a program to its end; at most `at_once` at a time (as many as cores)."""
-        async with self._slots:
+        """Run a program to its end; in an event loop at most `at_once` at a time (as many as cores)."""
+        async with self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._at_once)):
             return await self.backend.run(program)
 
     async def close(self) -> None:
