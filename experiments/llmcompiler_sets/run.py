@@ -1,4 +1,4 @@
-"""Plans, turns and parallel calls on LLMCompiler's own three sets: how much sooner is each there? Simulated.
+"""How much sooner do plans answer LLMCompiler's three sets than turns and parallel calls? Simulated.
 
     python -m experiments llmcompiler_sets [--clone FOLDER] [--report]
 

@@ -1,4 +1,4 @@
-"""Batches whose rows share prefixes, at true size: what does their order save on vLLM's scheduler? Virtual time.
+"""What does the order of a batch with shared prefixes save on vLLM's scheduler? Virtual time.
 
     python -m experiments prefix_batches --predict   (`plait simulate` alone, before anything is measured)
     python -m experiments prefix_batches             (vLLM's own scheduler and prefix cache)

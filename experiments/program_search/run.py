@@ -1,4 +1,4 @@
-"""Do a search by lines, tests that the source program judges, and hot lines in the prompt find more than plain samples?
+"""Do lines, tests judged by the source program, and hot lines in the prompt find more than plain samples?
 
     python -m experiments program_search
 

@@ -1,4 +1,4 @@
-"""Threads beside one line of the same words on a full card: from which load on do threads stop paying? Virtual time.
+"""From which load on do threads stop paying beside one line of the same words? Virtual time.
 
     python -m experiments threads_load --predict   (`plait simulate` alone, before anything is measured)
     python -m experiments threads_load             (vLLM's own scheduler and prefix cache)

@@ -134,16 +134,15 @@ def test_a_journal_imports_nothing(
     assert done.code == 0, done.err
 
 
-def test_a_conversation_and_a_plan_that_the_repl_loads_import_nothing(
+def test_a_conversation_that_the_repl_loads_imports_nothing(
     evil: Path, plait: Plait, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"planner": "sample:n=2", "merge": "evil:First"}
     Path("talk.json").write_text(json.dumps({"plait-conversation": FORMAT, "settings": settings, "turns": []}))
-    Path("plan.json").write_text(json.dumps(PLAN))
-    lines = ["/load talk.json", "q", "/run --plan plan.json", "q"]
+    lines = ["/load talk.json", "q", "q"]
     monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
     done = plait("repl", "--plain", "--script", script("yes"))
-    assert done.err.count("add --allow evil:First") == 2
+    assert done.err.count("add --allow evil:First") == 1
     assert not evil.exists()
     assert done.out.count("yes") == 2, "the conversation goes on as before"
 

@@ -117,6 +117,7 @@ CASES: dict[str, Case] = {
     "llmcompiler": Case(lambda n: {}, _calls, lambda number: "Action: Finish(ok)"),
     "partial-rollout": Case(lambda n: {"n": n, "criterion": "uniform"}),
     "react": Case(lambda n: {"rounds": n}, then=_called),
+    "react-ahead": Case(lambda n: {"rounds": n}, then=_called),
     "recursive": Case(lambda n: {"rounds": n}, then=lambda number: "No code."),
     "refine": Case(lambda n: {"rounds": [n, 1]}),
     "route": Case(lambda n: {}, text=lambda n: "what is it? " * n),

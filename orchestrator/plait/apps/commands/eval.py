@@ -18,6 +18,7 @@ from rich.table import Table
 
 from ...core.errors import ConfigError, UsageError
 from ...core.notebook_html import bar, escape_text, table
+from ...core.ops import Join
 from ...core.provenance import Provenance
 from ...core.request import Request
 from ...core.result import Usage
@@ -142,6 +143,12 @@ def compared(runs: Mapping[str, Iterable[Mapping[str, Any]]]) -> Comparison:
         )
         rows.append(row)
     return Comparison(rows)
+
+
+def _is_vote(answer: Answer) -> bool:
+    """Return whether `best-of` chose an answer without a verifier."""
+    ops = [step.plan.op for step in answer.trace if step.plan is not None]
+    return answer.verified is None and any(isinstance(op, Join) and op.merge.name == "best-of" for op in ops)
 
 
 def _difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, float, float]:
@@ -369,7 +376,7 @@ class EvalCounts:
             "seconds": round(sum(turn.seconds for turn in turns), 4),
             "cost": usage.cost,
             "stopped": answer.status == "done" and any(step.state == "cancelled" for step in answer.trace),
-            "unverified": answer.why.startswith("not verified"),
+            "unverified": _is_vote(answer),
             **({"turns": len(turns)} if before else {}),
             "provenance": None if made is None else made.digest,
             **first,

@@ -34,7 +34,7 @@ def plugins(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List planners, policies, merges, searches, scorers, tasks and workers; or models that `--model` knows by name."""
+    """List planners, policies, merges, searches, scorers, tasks and workers; or models with short names."""
     if kind in ("model", "models"):
         print_models(as_json)
         return

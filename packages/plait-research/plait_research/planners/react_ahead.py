@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, JsonValue, TypeAdapter, model_validator
 
 from plait.core.chat import Message
-from plait.core.declarations import Fidelity
+from plait.core.declarations import Fidelity, Free
 from plait.core.flow import Context
 from plait.core.ops import ToolCall
 from plait.core.record import StepRecord
 from plait.core.step_handles import CallHandle, StepFailed, Trajectory
 from plait.core.tools.turns import CallOutcome, read_calls
 from plait.core.values import as_text
+from plait.core.vocabulary import Count
 from plait.planners.tools.react import Ledger, React
 
 from ..call_patterns import CallPattern, SeenCall, count_patterns, predict_calls
@@ -99,7 +100,7 @@ class ReactAhead(LearningPlanner, React):
     counts_runs_of: ClassVar[tuple[str, ...]] = ("react",)
     ledger_type: ClassVar[type[Ledger]] = EarlyLedger
 
-    patterns: tuple[CallPattern, ...] = Field(
+    patterns: Annotated[tuple[CallPattern, ...], Free()] = Field(
         default=(), description="Patterns of calls, as `plait learn effort` counts them."
     )
     threshold: float = Field(
@@ -108,8 +109,8 @@ class ReactAhead(LearningPlanner, React):
         le=1.0,
         description="Threshold of a score: the probability from which on a call is made ahead.",
     )
-    max_ahead: int = Field(default=2, ge=0, le=64, description="Maximum number of calls that run ahead at a time.")
-    max_wasted: int = Field(
+    max_ahead: Count = Field(default=2, ge=0, le=64, description="Maximum number of calls that run ahead at a time.")
+    max_wasted: Count = Field(
         default=32, ge=0, description="Number of calls of a run, not asked for by the model, that ends calls ahead."
     )
 
