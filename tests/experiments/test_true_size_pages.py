@@ -62,7 +62,8 @@ def test_threads_write_the_words_of_the_line(format_: str) -> None:
 @pytest.mark.parametrize("format_", threads.FORMATS)
 def test_the_scheduler_of_vllm_gives_the_row_again(format_: str) -> None:
     row = next(row for row in threads.read(threads.MEASURED) if (row["format"], row["width"]) == (format_, 2))
-    assert threads.measure(format_, 2, 1, "threads") == row["threads"]
+    # A call that is ready as a step ends enters that step or the next: an answer moves by a step of some 5 ms.
+    assert threads.measure(format_, 2, 1, "threads") == pytest.approx(row["threads"], abs=0.03)
 
 
 def test_prefixes_are_shared_as_described() -> None:

@@ -20,7 +20,7 @@ from .truth import TruthServer
 
 pytestmark = pytest.mark.engine
 AHEAD = {"speculate"}
-BY_FUNCTIONS = {"partial_rollout", "react", "speculate"}
+BY_FUNCTIONS = {"partial_rollout", "react", "react_ahead", "speculate"}
 """Planners whose tools a server gets as functions and not as text: its prompt differs, and so does its answer."""
 HOST = f"{Same.__module__}:{Same.__name__}"
 
