@@ -105,7 +105,7 @@ def play(
 ) -> tuple[SimReport, list[str], list[list[str]]]:
     """Run a scripted model; return the report, the calls in order of their starts, and what the model saw last."""
     made: list[str] = []
-    told: list[list[str]] = []
+    shown: list[list[str]] = []
 
     def outcome(job: Job, _: Random) -> Result | Failure:
         if isinstance(job.op, ToolCall):
@@ -113,7 +113,7 @@ def play(
             value = tools(job.op.tool, job.op.args)
             return value if isinstance(value, Failure) else Result(value=json.loads(json.dumps(value)))
         assert isinstance(job.op, ModelCall)
-        told.append([message.content or "" for message in job.op.messages if message.role == "tool"])
+        shown.append([message.content or "" for message in job.op.messages if message.role == "tool"])
         text = turns[sum(message.role == "assistant" for message in job.op.messages)]
         return Result(value=text, usage=Usage(completion=20), finish="stop")
 
@@ -121,7 +121,7 @@ def play(
         Request(text=QUESTION), planner=planner, hosts=[Host("host", decode_rate=20.0)],
         latency=LatencyModel(call=lambda job, rng: seconds), outcome=outcome, tools=SPECS, check=check_invariants,
     )  # fmt: skip
-    return report, made, told
+    return report, made, shown
 
 
 def answer_of(report: SimReport) -> object:
@@ -136,9 +136,9 @@ SCRIPT = (call("user", id="mia_li_3668"), call("order", id="#W22"), "on its way"
 
 
 def test_a_foreseen_call_runs_beside_the_turn_and_is_made_once() -> None:
-    plain, made, told = play(React(), SCRIPT, answer_by_name)
+    plain, made, shown = play(React(), SCRIPT, answer_by_name)
     ahead, early, same = play(ReactAhead(patterns=(FIRST, ORDERS)), SCRIPT, answer_by_name)
-    assert same == told and answer_of(ahead) == answer_of(plain) == "on its way"
+    assert same == shown and answer_of(ahead) == answer_of(plain) == "on its way"
     assert (made, early) == (["user mia_li_3668", "order #W22"], ["user mia_li_3668", "order #W11", "order #W22"])
     assert plain.makespan - ahead.makespan == pytest.approx(2.0, abs=0.05)  # two calls of a second, within turns of one
 
@@ -165,8 +165,8 @@ def test_results_from_before_a_side_effect_are_not_used() -> None:
         return {"version": count["order"]} if tool == "order" else USERS.get(tool, "ok")
 
     script = (call("user", id="mia_li_3668"), call("write"), call("order", id="#W11"), "done")
-    _, made, told = play(ReactAhead(patterns=(ORDERS,), max_ahead=1), script, tools, seconds=0.1)
-    assert made == ["user mia_li_3668", "order #W11", "write", "order #W11"] and told[-1][-1] == '{"version":2}'
+    _, made, shown = play(ReactAhead(patterns=(ORDERS,), max_ahead=1), script, tools, seconds=0.1)
+    assert made == ["user mia_li_3668", "order #W11", "write", "order #W11"] and shown[-1][-1] == '{"version":2}'
 
 
 def test_a_failed_call_is_shown_and_may_be_tried_again() -> None:
@@ -177,9 +177,24 @@ def test_a_failed_call_is_shown_and_may_be_tried_again() -> None:
         return Failure(kind="ToolError", message="gone") if failed else answer_by_name(tool, arguments)
 
     script = (call("user", id="mia_li_3668"), call("user", id="mia_li_3668"), "done")
-    _, made, told = play(ReactAhead(patterns=(FIRST,)), script, tools)
+    _, made, shown = play(ReactAhead(patterns=(FIRST,)), script, tools)
     assert made == ["user mia_li_3668"] * 2
-    assert told[-1][0].startswith("error: ") and json.loads(told[-1][1]) == USERS["user"]
+    assert shown[-1][0].startswith("error: ") and json.loads(shown[-1][1]) == USERS["user"]
+
+
+def test_a_failed_guess_keeps_no_place() -> None:
+    guesses = [
+        CallPattern(after=after, tool="look", sources={"id": Source(constant=name)}, predicted=9, right=right)
+        for after, name, right in (("", "a", 9), ("order", "a", 9), ("order", "b", 8))
+    ]
+
+    def tools(tool: str, arguments: Mapping[str, Any]) -> object:
+        failed = arguments.get("id") == "a"
+        return Failure(kind="ToolError", message="gone") if failed else answer_by_name(tool, arguments)
+
+    script = (call("order", id="1"), "done")
+    _, made, _ = play(ReactAhead(patterns=tuple(guesses), max_ahead=1), script, tools, seconds=0.1)
+    assert made == ["look a", "order 1", "look b"]
 
 
 def test_wrong_guesses_end_by_their_limit() -> None:

@@ -53,7 +53,7 @@ async def learn(
     problems: int,
     branches: int,
     stopper: Stopper,
-    told: Callable[[StepReport], None] = lambda report: None,
+    on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> Learner:
     """Make the steps that are missing. Rollouts, steps and the learner's checkpoint are in the folder."""
     learner = Learner(folder, start, seed=seed)
@@ -69,5 +69,5 @@ async def learn(
             learner, producer, store, questions(seed, problems), branches=branches, credit=credit, concurrency=64
         )
         async with orchestrator:
-            await loop.run(orchestrator, samplers, steps, stopper, told)
+            await loop.run(orchestrator, samplers, steps, stopper, on_step)
     return learner

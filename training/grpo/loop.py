@@ -94,7 +94,7 @@ class LearningLoop:
         samplers: Sequence[Sampler],
         steps: int,
         stopper: Stopper,
-        told: Callable[[StepReport], None] = lambda report: None,
+        on_step: Callable[[StepReport], None] = lambda report: None,
     ) -> None:
         """Train until the trainer has done this number of steps. Raises `ConfigError` for a trainer with steps whose
         rollouts are not recorded."""
@@ -106,7 +106,7 @@ class LearningLoop:
             )
         taken = {rollout for line in lines for rollout in line}
         for line in lines[trainer.version : steps]:
-            told(await self._step(self._stored(line), again=True))
+            on_step(await self._step(self._stored(line), again=True))
         if trainer.version >= steps or stopper.requested:
             return
         self.feed.version = trainer.version
@@ -121,7 +121,7 @@ class LearningLoop:
                 if batch is None:  # the user has cancelled, and running rollouts are not awaited
                     return
                 self._lines.add([rollout[0].rollout for rollout in batch])
-                told(await self._step(batch))
+                on_step(await self._step(batch))
                 for sampler in samplers:
                     await sampler.update(trainer.weights, trainer.version)
                 self.feed.trained()

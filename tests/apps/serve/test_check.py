@@ -51,7 +51,7 @@ async def test_a_server_that_would_not(tmp_path: Path, wrong: str) -> None:
 
 
 async def test_a_folder_that_the_first_run_makes_is_no_fault(tmp_path: Path) -> None:
-    """In a new home there is no folder of journals yet."""
+    """A new home has no journals yet."""
     async with FakeServer() as server:
         would, lines = await checked(f"{tmp_path}/state/plait/runs/", upstreams=({"base_url": server.url},))
     assert would, lines

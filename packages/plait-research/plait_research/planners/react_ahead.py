@@ -134,7 +134,7 @@ class ReactAhead(LearningPlanner, React):
         ledger.cancel_stale(ctx)
         likely = {} if last else {call.key: call for call in self.likely_calls(ctx, ledger)}
         ledger.cancel_unlikely(ctx, likely)
-        running = sum(not handle.done for handle in ledger.early.values())
+        running = sum(not handle.ended for handle in ledger.early.values())
         fresh = [call for key, call in likely.items() if key not in ledger.results]
         for call in fresh[: max(0, min(self.max_ahead - running, self.max_wasted - ledger.wasted))]:
             ledger.start(ctx, call)

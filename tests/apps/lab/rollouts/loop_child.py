@@ -1,4 +1,4 @@
-"""A learning loop on the worker `Letters` and a trainer that only counts; kills itself where it is told to.
+"""A learning loop on the worker `Letters` and a trainer that only counts; kills itself where its caller says.
 
 python loop_child.py FOLDER STEPS [line|trained|made] [NUMBER]
 """
@@ -50,7 +50,7 @@ class Counting:
         return self.weights
 
     def dies(self, where: str, number: int) -> None:
-        """Be killed here, if it is told to."""
+        """Be killed here, if its caller says so."""
         if self._die == (where, number):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -61,7 +61,7 @@ async def main(
     die: tuple[str, int],
     staleness: float = 0.0,
     stopper: Stopper | None = None,
-    told: Callable[[StepReport], None] = lambda report: None,
+    on_step: Callable[[StepReport], None] = lambda report: None,
 ) -> Letters:
     """Run the loop."""
     stopper = stopper or Stopper(asyncio.get_running_loop())
@@ -85,7 +85,7 @@ async def main(
             branches=BRANCHES, staleness=staleness, concurrency=4,
         )  # fmt: skip
         async with orchestrator:
-            await loop.run(orchestrator, samplers, steps, stopper, told)
+            await loop.run(orchestrator, samplers, steps, stopper, on_step)
     return worker
 
 

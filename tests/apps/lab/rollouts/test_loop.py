@@ -82,7 +82,7 @@ async def test_given_up_it_ends_and_goes_on_later(tmp_path: Path) -> None:
             stopper.signalled(2, None)
 
     with contextlib.suppress(CommandInterrupted):
-        await main(tmp_path, 99, ("", 0), stopper=stopper, told=told)
+        await main(tmp_path, 99, ("", 0), stopper=stopper, on_step=told)
     before = len(json.loads((tmp_path / "weights.json").read_text()))
     assert 1 <= before < 9
     await main(tmp_path, before + 1, ("", 0))

@@ -330,8 +330,8 @@ class Engine(CallbackWorker):
                         try:
                             done.set_result(change(core))
                         except Exception as error:  # vLLM's own classes change
-                            told = error if isinstance(error, EngineError) else EngineError(first_line(error))
-                            done.set_exception(told)
+                            failure = error if isinstance(error, EngineError) else EngineError(first_line(error))
+                            done.set_exception(failure)
                 case WorkerLost():
                     raise order
         if core.process is not None:
