@@ -13,6 +13,9 @@ from tests.faults.world import Fault, World, cuts
 
 from .tenants import Tenants
 
+DAY_S = 86_400
+"""A clock is off by a day, so that each such fault is one over midnight."""
+
 
 def kinds_of(world: World, upstreams: tuple[str, ...], tenants: Tenants) -> dict[str, list[Fault]]:
     """Return the faults of each kind."""
@@ -27,7 +30,7 @@ def kinds_of(world: World, upstreams: tuple[str, ...], tenants: Tenants) -> dict
                      for each in (kill(world, name), freeze(world, name), *modes(world, name))],
         "tools": [kill(world, "tools"), freeze(world, "tools")],
         "disk": [("disk full", world.fill, lambda: (world.empty(), world.revive("db"))[0])],
-        "clock": [jump(world, name, seconds) for name in (*servers, "db") for seconds in (3600, -3600)],
+        "clock": [jump(world, name, seconds) for name in (*servers, "db") for seconds in (DAY_S, -DAY_S)],
         "sandbox": [sandboxes(world, name) for name in servers],
         "slow client": [slow_client(tenants, name) for name in servers],
     }  # fmt: skip
