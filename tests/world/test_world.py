@@ -259,9 +259,9 @@ def live(world: TenantWorld, count: int, seed: int, seconds: float) -> dict[str,
                 f"{number + 1:4} {name:28} {took or -1:6.2f} s, {waited:5.2f} s of it without a processor\n"
             )
             sys.stdout.flush()
-            wrong = wrong_calls(world, found)
-            bad = {"leaks": found.leaks, "silent": found.silent, "blamed": found.blamed, "wrong calls": wrong}
-            assert not any(bad.values()), f"{name}: {json.dumps(bad)}"
+            broken = {"leaks": found.leaks, "silent": found.silent, "blamed": found.blamed,
+                      "wrong calls": wrong_calls(world, found)}  # fmt: skip
+            assert not any(broken.values()), f"{name}: {json.dumps(broken)}"
             time.sleep(dice.uniform(0.0, 1.5))
             time.sleep(max(0.0, opened + seconds * (number + 1) / count - time.monotonic()))
         figures["seconds of load"] = round(time.monotonic() - opened)

@@ -225,7 +225,7 @@ class Counters:
     def add(
         self, name: str, span_s: int, amounts: tuple[float, ...], held: tuple[float, ...] = ()
     ) -> tuple[float, ...]:
-        """Add amounts to the counters of the span of so many seconds (a minute or day since 1970) in which the
+        """Add amounts to the counters of the period of this many seconds (a minute or day since 1970) in which the
         database's clock is. Returns that clock's time in seconds since 1970, and the sums; zeros only read the
         counters. `held`: what this object holds of each from now on."""
         now, sums = 0.0, list[float]()
