@@ -1,4 +1,4 @@
-"""Requests about tokens, which go to one upstream as they are: ids as prompts, prompts' log-probabilities, `/tokenize`.
+"""Requests about tokens, which go to one upstream or engine as they are: ids as prompts, prompts' log-probabilities.
 
 Evaluation harnesses and RL loops want the tokens of one model call, which a planner's answer does not have. Such a
 request makes no run: it has no journal and is not retried. The tenant's rights, rates and limits hold as for a run.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -24,6 +25,7 @@ from .errors import ApiError, of_failure, unsupported
 from .http import read, unless_disconnected
 from .service import Service
 from .tenants import User
+from .token_answers import write_completion
 
 _PASSED = TOKEN_FIELDS | frozenset((
     "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n",
@@ -36,6 +38,7 @@ _TOKENIZER_FIELDS = frozenset((
     "prompt", "messages", "tools", "tokens", "add_special_tokens", "add_generation_prompt",
     "continue_final_message", "return_token_strs", "chat_template_kwargs",
 ))  # fmt: skip
+_MISSING = "an engine or an upstream (`plait serve --upstream`)"
 TOKENIZER_PATHS = ("/tokenize", "/detokenize")
 
 
@@ -59,13 +62,14 @@ class TokenRequests:
         planner = strategy.planner or self._service.orchestrator.config.planner
         extra = body.plait.model_fields_set - {"steps"}
         is_one_call = planner == Plugin(name="single") and not strategy.policies and not extra
-        if is_one_call and self._upstreams(strategy.model):
+        must = isinstance(body, CompletionBody) and body.needs_tokens
+        if is_one_call and self._upstreams(strategy.model, () if must else _names(_given(body))):
             user.may_plan(planner)
             return True
         if not isinstance(body, CompletionBody) or not body.needs_tokens:
             return False
         what = "the log-probabilities of a prompt need" if body.echo else "token ids as a prompt need"
-        missing = "an upstream (`plait serve --upstream`)" if is_one_call else "one model call: ask plait/single@MODEL"
+        missing = _MISSING if is_one_call else "one model call: ask plait/single@MODEL"
         raise unsupported("logprobs" if body.echo else "prompt", f"{what} {missing}")
 
     async def complete(self, request: Request, path: str, body: Body, user: User) -> Response:
@@ -74,7 +78,7 @@ class TokenRequests:
             raise unsupported("stream", "answers with tokens are not streamed: leave `stream` out")
         service, strategy = self._service, self._service.strategy(body.model, user)
         limits, allowed = service.limits(user), user.rights(strategy.model).extra_body
-        given = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        given = _given(body)
         passed = body.upstream_fields(service.settings.extra_body)
         names = _PASSED | {name for name in passed if allowed is None or name in allowed}
         request.scope["plait.ignored"] = tuple(given.keys() - names - {"model", "stream", "plait"})
@@ -100,9 +104,11 @@ class TokenRequests:
         fields = {name: value for name, value in (given.model_extra or {}).items() if name in _TOKENIZER_FIELDS}
         return await self._send(request, request.url.path, fields, strategy, user)
 
-    def _upstreams(self, model: str | None) -> list[Any]:
-        """Return the workers that pass requests on: those with a model, or with that of the first."""
-        capable = [worker for worker in self._service.workers if getattr(worker, "forward", None) is not None]
+    def _upstreams(self, model: str | None, names: Iterable[str] = ()) -> list[Any]:
+        """Return the workers that take requests with some fields as they are: those with a model, or with that of the
+        first."""
+        capable = [worker for worker in self._service.workers if getattr(worker, "forward", None) is not None
+                   and (getattr(worker, "token_fields", None) or frozenset(names)).issuperset(names)]  # fmt: skip
         if model is None:
             return [worker for worker in capable if offer(worker).models == offer(capable[0]).models]
         return [worker for worker in capable if model in offer(worker).models]
@@ -111,16 +117,16 @@ class TokenRequests:
         self, request: Request, path: str, fields: dict[str, Any], strategy: ServedStrategy, user: User
     ) -> Response:
         """Pass a request on: a GET if it has no fields."""
-        service, upstreams, seconds = self._service, self._upstreams(strategy.model), self._service.limits(user).seconds
-        if not upstreams:
-            raise unsupported("model", "this address needs an upstream with the model (`plait serve --upstream`)")
+        service, model, seconds = self._service, strategy.model, self._service.limits(user).seconds
+        if not (upstreams := self._upstreams(model, _names(fields)) or self._upstreams(model)):
+            raise unsupported("model", f"this address needs {_MISSING} with the model")
         if not _are_plain(fields.get("messages") or []):
             raise unsupported("messages", "answers with tokens are for messages whose `content` is a string")
         service.check_places(user)
         await service.count_request(user)
         worker = random.choice(upstreams)
-        if strategy.model is not None:
-            fields["model"] = strategy.model
+        if model is not None:
+            fields["model"] = model
         with user.admitted():
             sent = asyncio.ensure_future(worker.forward(path, fields))
             try:
@@ -132,11 +138,23 @@ class TokenRequests:
             return Response(status_code=499)
         if isinstance(answer, Failure):
             raise of_failure(answer)
+        if isinstance(answer, list):  # an engine's
+            fields.setdefault("model", worker.models[0])
+            answer = await asyncio.to_thread(write_completion, fields, answer, worker.decode)
         used = answer.get("usage") or {}
         usage = Usage(prompt=used.get("prompt_tokens") or 0, completion=used.get("completion_tokens") or 0)
-        price = worker.prices.get(strategy.model or "") or worker.prices.get("")
+        price = worker.prices.get(model or "") or worker.prices.get("")
         service.charge(user, usage.completion, 0.0 if price is None else price.of(usage))
         return JSONResponse(answer)
+
+
+def _given(body: Body) -> dict[str, Any]:
+    return body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _names(fields: Mapping[str, Any]) -> set[str]:
+    """Return the fields that ask for something."""
+    return {name for name, value in fields.items() if name in _PASSED and value not in (None, [], {})}
 
 
 def _are_plain(messages: object) -> bool:

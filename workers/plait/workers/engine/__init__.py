@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from plait.core.events import Job
 from plait.core.interfaces import CacheUpdate, Progress, Tell
 from plait.core.ops import Kind, ModelCall, ToolCall
 from plait.core.result import Failure, Result, Token, as_failure
+from plait.core.sampling import Sampling
 
 from .._shared import resources
 from .._shared.batch_streams import CallbackWorker, Inbox, Reporter, TokenBatch
@@ -33,6 +34,7 @@ from .options import EngineOptions, build_engine_options
 from .requests import EngineOutputs, EngineRequest, spelled
 from .sampling_parameters import EXTRA
 from .socket_folder import SocketFolder
+from .token_requests import TOKEN_FIELDS, answer_tokenizer, read_parameters, read_prompts
 from .vllm import REPORTS, Core, events_address
 
 __all__ = ["Engine"]
@@ -62,6 +64,8 @@ class Engine(CallbackWorker):
     serves: tuple[Kind, ...] = ("think",)
     reports: int | None = REPORTS
     extra_body: tuple[str, ...] | None = EXTRA
+    token_fields: frozenset[str] = TOKEN_FIELDS
+    """Fields of the completions that `forward` answers."""
 
     Options: ClassVar[type[EngineOptions]]
 
@@ -167,6 +171,41 @@ class Engine(CallbackWorker):
             self._inbox.put(order.key)
         elif (report := self._reports.get(attempt)) is not None:  # its prompt is being made
             report.push(Result(value="", finish="cancelled"))
+
+    async def forward(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any] | list[Any] | Failure:
+        """Return what `/tokenize`, `/detokenize` or `/tokenizer_info` of vLLM's server returns, or vLLM's outputs of
+        `completions`, one for each prompt."""
+        if (core := self._core) is None or self.lost:
+            return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))
+        try:
+            if path != "completions":
+                return await asyncio.to_thread(answer_tokenizer, path, fields, core.prompter, core.max_model_len)
+            prompts = await asyncio.to_thread(read_prompts, fields, core.prompter)
+            params = core.able.make_raw(**read_parameters(fields, core.generation))
+            lora, salt = core.loras.get(fields.get("model", "")), fields.get("cache_salt") or ""
+            outputs = await asyncio.gather(*(self._generate(ids, params, lora, salt) for ids in prompts))
+        except EngineError as refusal:
+            return as_failure(refusal)
+        except Exception as refusal:  # vLLM's own classes change
+            return as_failure(Rejected(f"the engine rejected the request: {first_line(refusal)}"))
+        return next((output for output in outputs if isinstance(output, Failure)), outputs)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids."""
+        return "" if self._core is None else self._core.prompter.text(ids)
+
+    async def _generate(self, ids: list[int], params: Any, lora: Any, salt: str) -> Any:
+        """Return vLLM's output of a prompt, or a failure. A reader that leaves aborts it."""
+        number, ended = next(self._keys), asyncio.get_running_loop().create_future()
+        report = Reporter(lambda _: None, lambda end: ended.done() or ended.set_result(end))
+        order = EngineRequest(str(number), report, ids, Sampling(), False, params, lora=lora, salt=salt, is_raw=True)
+        self._reports[-number] = report  # attempts have positive numbers
+        self._inbox.put(order)
+        try:
+            return await ended
+        finally:
+            del self._reports[-number]
+            self._inbox.put(order.key)  # no effect on one that has ended
 
     async def reload(self, folder: str | Path) -> None:
         """Load the weights of another folder, of a model of the same shape. Raises `EngineError` if they cannot

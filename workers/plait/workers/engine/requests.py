@@ -65,6 +65,8 @@ class PreparedRequest:
     """Tokens that the model may think beyond the limit; 0 where it does not think."""
     opened: bool = False
     """Whether its template has opened the block of thoughts."""
+    is_raw: bool = False
+    """Whether its result is vLLM's own output."""
 
 
 @dataclass(slots=True)

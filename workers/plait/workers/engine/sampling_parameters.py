@@ -101,6 +101,10 @@ class Abilities:
             self.need(name, name in self._fields)
         return self._sampling(**fields, **self._own)
 
+    def make_raw(self, **fields: Any) -> Any:
+        """Return vLLM's form of its own fields; its output comes whole, at the end."""
+        return self._sampling(**fields, output_kind=self._kinds.FINAL_ONLY)
+
     def _structured_outputs(self, form: StructuredOutput | None, calls: str) -> dict[str, Any]:
         forms, fields = self._forms or dict, dict[str, Any]()
         if form is not None:

@@ -144,7 +144,7 @@ class Core:
         self._taps = self._tap()
         self._inner_core: Any = getattr(engine.engine_core, "engine_core", None)
         count_forms(self._inner_core, self._counters[:2])
-        self._loras = self._load(spec.lora, adding) if spec.lora else {}
+        self.loras = self._load(spec.lora, adding) if spec.lora else {}
         if self.process is not None:
             self.able.need("process=own", self._taps)
             gc.collect()
@@ -196,7 +196,7 @@ class Core:
             order.thoughts = most(think)
             # Some templates open the block of thoughts themselves: then the generated text begins inside it.
             order.opened = self.prompter.text(prompt[-16:]).rstrip().endswith(OPEN)
-        order.lora = self._loras.get(think.model) if think.model else None
+        order.lora = self.loras.get(think.model) if think.model else None
         stops = self.prompter.stops(sampling.stop)
         # vLLM keeps that many characters back, as they may begin a stop text.
         order.buffer = 0 if sampling.keep_stop else max(map(len, stops.texts), default=1) - 1
@@ -312,6 +312,11 @@ class Core:
 
     def _receive(self, order: EngineRequest, output: Any, news: EngineOutputs) -> None:
         """Add one step's output to a request, and report it."""
+        if order.is_raw:
+            if output.finished:
+                self._forget(order)
+                news.append((order.stream, output))
+            return
         piece = output.outputs[0]
         order.cached = getattr(output, "num_cached_tokens", 0) or 0
         if order.deltas:
@@ -387,11 +392,8 @@ class Core:
 
     def _end(self, order: EngineRequest, news: EngineOutputs, reason: str | None, stop: int | str | None) -> None:
         """Remove an ended request, and report its last output."""
-        del self.running[order.key]
-        self._inner.pop(order.inner, None)
-        self.counts["prompt"] += len(order.context)
-        self.counts["cached"] += order.cached
-        if self.on_prompt_end is not None:
+        self._forget(order)
+        if self.on_prompt_end is not None and not order.is_raw:
             model = order.lora.lora_name if order.lora is not None else ""
             self.on_prompt_end(order.attempt, order.prompt, model, order.salt)
         if reason == "error":
@@ -422,6 +424,12 @@ class Core:
             ids = self.prompter.within(ids, text) if reason == "joined" or isinstance(stop, str) else ids[:-1]
         finish = "cancelled" if reason == "abort" else "length" if reason == "length" else "stop"
         news.append((order.stream, self._spoken(order, order.result(finish, ids, text))))
+
+    def _forget(self, order: EngineRequest) -> None:
+        del self.running[order.key]
+        self._inner.pop(order.inner, None)
+        self.counts["prompt"] += len(order.context)
+        self.counts["cached"] += order.cached
 
     def _own_end(self, order: EngineRequest) -> bool:
         """Whether the last token is the model's own end, which the request does not name as one of its stops."""
@@ -535,11 +543,11 @@ class Core:
         token's first."""
         kinds: dict[int, list[tuple[EngineRequest, Any]]] = {}
         for output in outputs:
+            order = self._inner.get(output.request_id)
+            if order is None or order.is_raw:  # of several choices each has a name of its own
+                continue
             taken, output.new_logprobs = output.new_logprobs, None
             logprobs = taken.logprobs
-            order = self._inner.get(output.request_id)
-            if order is None:
-                continue
             if order.labels:
                 places = {int(token): place for place, token in enumerate(taken.logprob_token_ids[0])}
                 order.label_scores = {label: float(logprobs[0, places[token]]) for label, token in order.labels.items()}
