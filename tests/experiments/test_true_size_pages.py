@@ -67,7 +67,7 @@ def test_the_scheduler_of_vllm_gives_the_row_again(format_: str) -> None:
 
 
 def test_prefixes_are_shared_as_described() -> None:
-    starts = {text[: batches.PREFIX] for text in batches.texts(0)}
-    assert len(starts) == batches.PREFIXES
-    assert len(batches.texts(0)) == batches.PREFIXES * batches.SHARING
+    starts = {text[: batches.FIRST.prefix] for text in batches.texts(0)}
+    assert len(starts) == batches.FIRST.prefixes
+    assert len(batches.texts(0)) == batches.FIRST.prefixes * batches.FIRST.sharing
     assert json.dumps(batches.request_of("a", ("trie-order",)).model_dump(mode="json")).count("trie-order") == 1
