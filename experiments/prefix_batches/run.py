@@ -175,12 +175,12 @@ def read(path: Path) -> list[Row]:
 
 
 def page(text: str, measured: Sequence[Mapping[str, Any]], predicted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page with the table of some rows, and with that of the other batches."""
+    """Return the page with the table of some rows, and that of the other batches if it has one."""
     head, _, rest = text.partition("\n| way |")
-    between, _, rest = rest.partition("\n\n")[2].partition("| way, other batches |")
-    second = table(read(FOUND), read(FORESEEN), OTHER, ", other batches", " with shared steps")
-    rest = rest.partition("\n\n")[2]
-    return f"{head}\n{table(measured, predicted)}\n{between}{second}\n{rest}"
+    between, other, rest = rest.partition("\n\n")[2].partition("| way, other batches |")
+    if other:
+        between += table(read(FOUND), read(FORESEEN), OTHER, ", other batches", " with shared steps") + "\n"
+    return f"{head}\n{table(measured, predicted)}\n{between}{rest.partition(chr(10) * 2)[2]}"
 
 
 def main() -> None:

@@ -192,13 +192,14 @@ def read(path: Path) -> list[Row]:
 
 
 def page(text: str, measured: Sequence[Mapping[str, Any]], predicted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page with the tables of some rows, and with that of the other settings."""
+    """Return the page with the tables of some rows, and that of the other settings if it has one."""
     head, _, rest = text.partition("\n| format |")
     rest = rest.partition("\n| predicted |")[2].partition("\n\n")[2]
-    between, _, rest = rest.partition("| format, way |")
-    rest = rest.partition("\n\n")[2]
-    first, second = tables([*map(dict, measured)], [*map(dict, predicted)]), table_of_steps(read(FOUND), read(FORESEEN))
-    return f"{head}\n{first}\n{between}{second}\n{rest}"
+    first = tables([*map(dict, measured)], [*map(dict, predicted)])
+    between, other, rest = rest.partition("| format, way |")
+    if other:
+        between += f"{table_of_steps(read(FOUND), read(FORESEEN))}\n"
+    return f"{head}\n{first}\n{between}{rest.partition(chr(10) * 2)[2]}"
 
 
 def main() -> None:
