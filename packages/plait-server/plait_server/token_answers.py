@@ -37,7 +37,7 @@ def _choice(fields: Fields, output: Any, piece: Any, decode: Decode) -> dict[str
         "stop_reason": piece.stop_reason,
         "token_ids": ids if shown else None,
         "prompt_token_ids": prompt if shown else None,
-        "prompt_logprobs": None if fields.get("prompt_logprobs") is None else [*map(_row, output.prompt_logprobs)],
+        "prompt_logprobs": output.prompt_logprobs and [*map(_row, output.prompt_logprobs)],
     }
     if fields.get("echo"):
         kept = 0 if fields.get("max_tokens") == 0 else len(ids)
