@@ -11,6 +11,7 @@ import inspect
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -198,6 +199,13 @@ def explain(error: BaseException, model: str) -> str:
         return (
             f"vLLM does not know the architecture of {model} ({own}): choose a model that it supports, or another vLLM"
         )
+    if "memory utilization" in lower:
+        return (
+            f"other programs use the GPU's memory that {model} may take ({own}): stop them, or lower "
+            "gpu_memory_utilization in engine_args"
+        )
+    if "address already in use" in lower:
+        return f"a socket of the engine is taken ({own}): end the program that has it, or start again"
     if isinstance(error, MemoryError) or "memory" in lower or "kv cache" in lower:
         return (
             f"too little memory for {model} ({own}): set another kv_cache_memory_bytes, a smaller "
@@ -208,6 +216,13 @@ def explain(error: BaseException, model: str) -> str:
     if "tokenizer" in lower:
         return f"the tokenizer of {model} cannot be read ({own}): download or export the model again"
     return f"vLLM could not load {model} ({own}): check the model and the engine's options"
+
+
+def explain_code(code: int) -> str:
+    """Say how EngineCore's process ended, from its exit code, and what to do."""
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
+    return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"
 
 
 COUNTERS = ("forms", "form_ms", "kv_used", "waiting")
@@ -239,9 +254,11 @@ class CoreProcess:
         _starting.here = True
         try:
             yield
-        except Exception:
+        except Exception as error:
             if (cause := self._read_cause()) is not None:
                 raise cause from None
+            if (code := re.search(r"Failed core proc.*?: (-?\d+)}", str(error))) is not None:
+                raise EngineError(f"the engine did not start: {explain_code(int(code[1]))}") from None
             raise
         finally:
             _starting.here = False
@@ -286,10 +303,7 @@ class CoreProcess:
         deadline = time.monotonic() + EXIT_WAIT_S
         while (code := process.exitcode) is None and time.monotonic() < deadline:
             time.sleep(0.01)  # another thread may have read the code and not yet stored it
-        code = code or 0
-        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
-        return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"
+        return explain_code(code or 0)
 
     def close(self) -> None:
         """Close what vLLM's client leaves open. After the client was shut down."""
