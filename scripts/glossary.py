@@ -26,11 +26,10 @@ def words() -> list[dict[str, Any]]:
 
 def table() -> str:
     """Return the glossary as a table in Markdown."""
-    rows = ["| word | meaning | class | before |", "|---|---|---|---|"]
+    rows = ["| word | meaning | class |", "|---|---|---|"]
     for row in words():
         code = f"`{row['code']}`" if "code" in row else ""
-        before = ", ".join(f"`{name}`" for name in row.get("was", ()))
-        rows.append(f"| **{row['word']}** | {row['means']} | {code} | {before} |")
+        rows.append(f"| **{row['word']}** | {row['means']} | {code} |")
     return "\n".join(rows) + "\n"
 
 

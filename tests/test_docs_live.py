@@ -54,7 +54,7 @@ class LiveCommand(NamedTuple):
 
 RUNS = [
     LiveCommand("howto/durable-runs.md", "plait runs list  ", SCRIPT, says=("What is 6 times 7?", "3 of 3 votes")),
-    LiveCommand("howto/reading-a-trace.md", "plait runs view RUN --format chrome", SCRIPT, says=("run.json",)),
+    LiveCommand("howto/reading-a-trace.md", "plait runs view RUN --format otel --out", SCRIPT, says=("spans.jsonl",)),
 ]
 SERVED = [
     LiveCommand("howto/own-server.md", "PLAIT_WORKER=http", says=("8 of 8 votes",)),

@@ -136,7 +136,6 @@ LARGER: dict[str, int] = {
     "plait_research.policies.merge.groups.Alike.merge": 22,
     "plait_research.rollouts.record.Record._consistent": 16,
     "plait_research.route.fit.compare_choices": 16,
-    "plait_research.simulation.calibrate.RecordedSession.read": 32,
     "plait_research.simulation.calibrate.recorded": 19,
 }
 """Classes with too many attributes and functions with too many branches, by full name."""

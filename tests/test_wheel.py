@@ -235,7 +235,7 @@ def test_without_extras_it_plans_runs_and_replays(slim: Installed) -> None:
     given = ["--script", "replies.json", "--tools", "tools.py", "--plan", "plan.json", "--journal", "one.sqlite"]
     assert slim.run(*start, "run", *given).startswith('["answer: 42", 42]')
     assert slim.run(*start, "runs", "replay", "one.sqlite").startswith("identical")
-    assert slim.run(*start, "runs", "view", "one.sqlite", "--format", "chrome", "--out", "trace.json")
+    assert slim.run(*start, "runs", "view", "one.sqlite", "--format", "json", "--out", "trace.json")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from plait_research.simulation.latency import Host, saturating
 from plait_research.simulation.recorded_sessions import AgentSession, read_sessions, simulate_sessions
 from plait_research.simulation.workload import at_rate
 
+from .._tools import trie_order
+
 DATA = Path(__file__).parent / "data"
 BLOCK = 64
 PREFILL_RATE = 10_000.0
@@ -113,9 +115,11 @@ def play(name: str, rule: str, draw: int) -> Played:
     order: list[tuple[int, int, tuple[int, ...]]] = []
     sessions = [_Logged(session.name, session.at, session.calls, order) for session in drawn(case, draw)]
     most = int(rule.rpartition(" ")[2]) if rule.startswith("at most ") else 0
-    policies = () if most or rule == "one group" else tuple(filter(None, rule.split("+")))
+    names = () if most or rule == "one group" else tuple(filter(None, rule.split("+")))
+    policies = tuple(Plugin.of(trie_order.NAMES.get(name, name)) for name in names)
     request = Request(
-        policies=tuple(Plugin.of(policy) for policy in policies), fairness_group="all" if rule == "one group" else ""
+        policies=policies,
+        fairness_group="all" if rule == "one group" else "",
     )
     hosts = [
         Host(

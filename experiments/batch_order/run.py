@@ -41,6 +41,7 @@ from plait.core.messages import pluralise
 from plait.core.request import Request
 from plait.workers.engine import Engine
 
+from .._tools import trie_order
 from .._tools.command import Given, given_of, page_options
 from .._tools.kept import add_row
 from .._tools.measure import interleave, spread
@@ -51,7 +52,7 @@ CACHE, UNDER_WAY = 12_000, 64
 WAYS: dict[str, tuple[Order, dict[str, Any]]] = {
     "--order file": ("file", {}),
     "--order prefix": ("prefix", {}),
-    "--order file, trie-order": ("file", {"policies": ("trie-order",)}),
+    "--order file, trie-order": ("file", {"policies": (trie_order.ADDRESS,)}),
     "--order prefix, most to write first": ("prefix", {}),
 }
 MOST_FIRST = "--order prefix, most to write first"

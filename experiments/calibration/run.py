@@ -48,12 +48,12 @@ from plait.planners.votes.sample import Sample, Single
 from plait.runtime.client.config import Config
 from plait.runtime.plugins.loader import Plugins
 from plait_bench.countdown import draw
-from plait_research.calibrate import compared
 from plait_research.simulation.calibrate import Clock, RecordedAttempt, fit, recorded
 
 from .._tools.command import given_of, page_options
 from .._tools.core_time import EVERY, CoreTime, Yardstick
 from .._tools.kept import add_row
+from .recorded_session import compared
 
 SLOTS, TOGETHER, PUZZLES = (8, 64), (3, 8), 12
 KINDS = {

@@ -30,6 +30,7 @@ from plait.core.result import Result, Usage
 from plait.runtime.client.config import Config
 from plait_research.simulation.workload import simulate_workload
 
+from .._tools import trie_order
 from .._tools.virtual_vllm import Engine, VllmWorker, host, run_virtual
 
 PAGE = Path(__file__).with_name("README.md")
@@ -40,7 +41,7 @@ LETTERS = "abcdfgjklmopqsuvwxyz"
 WAYS: dict[str, tuple[Order, tuple[str, ...]]] = {
     "--order file": ("file", ()),
     "--order prefix": ("prefix", ()),
-    "--order file, trie-order": ("file", ("trie-order",)),
+    "--order file, trie-order": ("file", (trie_order.ADDRESS,)),
 }
 Row = dict[str, Any]
 

@@ -68,11 +68,6 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        from .core.renamed import class_name
-
-        new = class_name("plait", name)
-        if new is not None and new in _HOMES:
-            return getattr(importlib.import_module(_HOMES[new], __name__), new)
         raise AttributeError(f"module 'plait' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name], __name__), name)
 

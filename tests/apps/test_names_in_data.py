@@ -118,7 +118,7 @@ def test_a_journal_imports_nothing(
     run = made.json["run"]
     words: list[str] = {
         "view": ["runs", "view", "j.sqlite", "--out", "x.html"],
-        "trace": ["runs", "view", "j.sqlite", "--format", "chrome", "--out", "x.json"],
+        "trace": ["runs", "view", "j.sqlite", "--format", "json", "--out", "x.json"],
         "replay": ["runs", "replay", "j.sqlite"],
         "show": ["runs", "show", run, "--from", "j.sqlite"],
         "resume": ["runs", "resume", run, "--from", "j.sqlite"],

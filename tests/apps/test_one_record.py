@@ -103,7 +103,7 @@ def test_a_pipe_gets_a_models_text_as_it_is(plait, script):
 
 
 @pytest.mark.parametrize(
-    ("words", "name"), [(["runs", "view"], "x.html"), (["runs", "view", "--format", "chrome"], "x.json")]
+    ("words", "name"), [(["runs", "view"], "x.html"), (["runs", "view", "--format", "json"], "x.json")]
 )
 def test_files_with_prompts_are_their_owners_alone(stopped, plait, words, name):
     assert plait(*words, "j.sqlite", "--out", name).code == 0

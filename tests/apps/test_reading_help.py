@@ -129,7 +129,7 @@ def test_options_of_models_stand_only_where_a_model_is_used(command: str, plait:
 
 def test_a_run_of_any_journal_can_be_drawn(plait: Plait, script: Any) -> None:
     run = plait("run", "hi", "--script", script("yes"), "--journal", "mine.plait", "--json").json["run"]
-    for form in ((), ("--format", "chrome")):
+    for form in ((), ("--format", "json")):
         assert plait("runs", "view", run[:8], *form, "--from", "mine.plait", "--json").json["run"] == run
     assert plait("runs", "view", run, "--from", "nothing.plait").code == 2
 

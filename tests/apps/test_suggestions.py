@@ -47,7 +47,7 @@ LINES = {
     "rnu x": "run", "runs shwo": "show", "learn efort": "effort",
     "doctor --quik": "--quick", "model dwon": "down", "job submit -- evl x": "eval", "new planer x": "planner",
     "run q --plannr single": "--planner", f"run q --set thinking=onn {SCRIPT}": "on", "plugins planer": "planner",
-    "runs list --status don": "done", "runs export --format txt": "text", "runs view --format chrom": "chrome",
+    "runs list --status don": "done", "runs export --format txt": "text", "runs view --format jsn": "json",
     "runs export --out x --select by=critcal": "critical", "model get smolm2": "smollm2",
     f"batch rows.jsonl --out o.jsonl --order prefx {SCRIPT}": "prefix",
     f"learn rollouts rows.jsonl --out o.jsonl --collect reward=verifed {SCRIPT}": "verified",

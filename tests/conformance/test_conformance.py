@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 
 import pytest
 
 from tests.conformance import page
-from tests.conformance.__main__ import SCRIPTED, clients, table, upstream
+from tests.conformance.__main__ import HERE, SCRIPTED, clients, table, upstream
 from tests.tenants_in_situations import Situation
 
 pytest.importorskip("openai")
@@ -55,3 +56,13 @@ list(in_turn([Future()]))
 def test_every_client_has_a_title() -> None:
     assert set(page.TITLES) == set(clients())
     assert importlib.util.find_spec("tests.conformance.child")
+
+
+@pytest.mark.parametrize("folder", ["agents", "node"])
+def test_the_lock_of_npm_has_each_package_that_another_one_names(folder: str) -> None:
+    # `npm ci` refuses a lock without the packages of other platforms, which `npm install` may leave out
+    lock = json.loads((HERE / folder / "package-lock.json").read_text())["packages"]
+    assert lock[""]["dependencies"] == json.loads((HERE / folder / "package.json").read_text())["dependencies"]
+    kinds = ("dependencies", "optionalDependencies")
+    named = {name for package in lock.values() for kind in kinds for name in package.get(kind, ())}
+    assert not named - {place.rpartition("node_modules/")[2] for place in lock}

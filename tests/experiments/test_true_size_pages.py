@@ -70,4 +70,4 @@ def test_prefixes_are_shared_as_described() -> None:
     starts = {text[: batches.PREFIX] for text in batches.texts(0)}
     assert len(starts) == batches.PREFIXES
     assert len(batches.texts(0)) == batches.PREFIXES * batches.SHARING
-    assert json.dumps(batches.request_of("a", ("trie-order",)).model_dump(mode="json")).count("trie-order") == 1
+    assert json.dumps(batches.request_of("a", ("waves",)).model_dump(mode="json")).count("waves") == 1

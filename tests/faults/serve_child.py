@@ -67,7 +67,8 @@ async def main() -> None:
     settings = Settings(host=ADDRESS, port=int(PORT), upstreams=upstreams, drain_seconds=2.0, **more)
     workers: list[Worker] = [actor(url.removeprefix("ray:")) for url in MODELS if url.startswith("ray:")]
     workers += workers_of(config, settings) if upstreams else []
-    orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=[pay, put, *Sandbox("process").tools()])
+    tools = [pay, put, *Sandbox("process", warm=1).tools()]
+    orchestrator = AsyncOrchestrator(config=config, workers=workers, tools=tools)
     await Server(Service(orchestrator, settings, workers)).serve()
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from experiments._tools.trie_order import ADDRESS as TRIE_ORDER, TrieOrder
 from plait.core.events import Job, Progressed
 from plait.core.interfaces import Policy
 from plait.core.ops import Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
@@ -18,7 +19,6 @@ from plait.core.result import Result, Usage
 from plait.core.sampling import Sampling
 from plait.machine.records import Node
 from plait.machine.views import NodeView
-from plait.policies.schedule.order import TrieOrder
 from plait.runtime.plugins.loader import Plugins
 from plait_research.simulation.simulator import (
     Host,
@@ -35,7 +35,7 @@ from plait_research.simulation.workload import WorkloadReport, simulate_workload
 from tests.machine.invariants import check_invariants
 
 PLACING = (
-    "affinity", "trie-order", "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",
+    "affinity", TRIE_ORDER, "waves", "breadth-first", "hedge", "random", "round-robin", "least-loaded",
     "critical-path",
 )  # fmt: skip
 
@@ -202,7 +202,7 @@ def test_affinity_goes_elsewhere_when_the_worker_is_gone() -> None:
 
 def test_trie_order_takes_groups_one_after_the_other_even_if_they_come_mixed() -> None:
     steps = [think(f"{p}{i}", text(p, 64)) for i in range(4) for p in ("aa", "bb", "cc")]
-    report = run(joined(*steps), "trie-order", hosts=cluster(1, slots=2))
+    report = run(joined(*steps), TRIE_ORDER, hosts=cluster(1, slots=2))
     order = [span.step[4:6] for span in sorted(report.spans, key=lambda span: span.attempt)]
     assert order == [p for p in dict.fromkeys(order) for _ in range(4)]
 
@@ -210,7 +210,7 @@ def test_trie_order_takes_groups_one_after_the_other_even_if_they_come_mixed() -
 def test_trie_order_takes_the_groups_with_more_to_decode_first() -> None:
     steps = [think(f"aa{i}", text("aa", 400), tokens=10) for i in range(3)]
     steps += [think(f"bb{i}", text("bb", 40), tokens=100) for i in range(3)]
-    report = run(joined(*steps), "trie-order", hosts=cluster(1, slots=1))
+    report = run(joined(*steps), TRIE_ORDER, hosts=cluster(1, slots=1))
     order = [span.step[4:6] for span in sorted(report.spans, key=lambda span: span.attempt)]
     assert order == ["bb"] * 3 + ["aa"] * 3
 
@@ -219,7 +219,7 @@ def test_trie_order_walks_prompts_that_share_only_their_beginning_depth_first() 
     system = text("ss", 64)
     names = [f"{p}{i}" for i in range(3) for p in ("aa", "bb", "cc")]
     steps = [think(name, system, text(name[:2], 64), text(name, 8)) for name in names]
-    report = run(joined(*steps), "trie-order", hosts=cluster(1, slots=1))
+    report = run(joined(*steps), TRIE_ORDER, hosts=cluster(1, slots=1))
     order = [span.step[4:6] for span in sorted(report.spans, key=lambda span: span.attempt)]
     assert order == [p for p in dict.fromkeys(order) for _ in range(3)]
 
@@ -249,7 +249,7 @@ def test_prompts_of_token_ids_share_the_beginning_of_their_keys_as_far_as_they_a
 def test_a_cache_that_holds_one_group_serves_the_trie_in_order_and_not_mixed() -> None:
     steps = [think(f"{p}{i}", text(p, 256), tokens=16) for i in range(6) for p in ("aa", "bb", "cc", "dd")]
     host = cluster(1, slots=2, cache_tokens=512)
-    ordered, mixed = run(joined(*steps), "trie-order", hosts=host), run(joined(*steps), hosts=host)
+    ordered, mixed = run(joined(*steps), TRIE_ORDER, hosts=host), run(joined(*steps), hosts=host)
     assert ordered.prompt_computed < 1.5 * ordered.prompt_unique
     assert mixed.prompt_computed > 3 * mixed.prompt_unique
 
@@ -257,7 +257,7 @@ def test_a_cache_that_holds_one_group_serves_the_trie_in_order_and_not_mixed() -
 def test_groups_in_flight_are_bounded_by_the_cache() -> None:
     host = cluster(1, slots=64, cache_tokens=1_024)
     steps = [think(f"{p}{i}", text(p, 400), tokens=50) for p in ("aa", "bb", "cc", "dd") for i in range(2)]
-    report = run(joined(*steps), "trie-order", hosts=host)
+    report = run(joined(*steps), TRIE_ORDER, hosts=host)
     events = sorted({span.start for span in report.spans})
     for at in events:
         live = [span for span in report.spans if span.start <= at < span.end]

@@ -15,7 +15,7 @@ from plait.runtime.journal.journal import BYTES_BY_TENANT
 from plait.runtime.journal.location import Database
 from plait.runtime.journal.store_membership import Counters, acquire, release
 from plait.workers.scripted import Reply
-from plait_server.tenants import hashed
+from plait_server.tenants import DAY_S, hashed
 from tests.apps.serve.conftest import Serve, Served, _starting
 
 openai: Any = pytest.importorskip("openai")
@@ -226,22 +226,22 @@ async def test_use_that_could_not_be_counted_is_counted_later(
         counters: Any = served.service._counters
         add, ask = counters.add, served.client("key-ann").responses.create
 
-        def away(name: str, span: int, amounts: tuple[float, ...], *held: Any) -> Any:
+        def away(name: str, span_s: int, amounts: tuple[float, ...], *held: Any) -> Any:
             if any(amounts) and name.startswith("used"):
                 raise ConfigError("the database is away")
-            return add(name, span, amounts, *held)
+            return add(name, span_s, amounts, *held)
 
         monkeypatch.setattr(counters, "add", away)
         await ask(model="q", input="x")
         while served.service._work:
             await asyncio.sleep(0.01)
         user = served.service.tenants.users["ann"]
-        assert add("used ann", user.spans[1], (0.0,)) == (0.0,) and user.unsent["tokens"] == 4
+        assert add("used ann", DAY_S, (0.0,))[1:] == (0.0,) and user.unsent["tokens"] == 4
         monkeypatch.undo()
         await ask(model="q", input="x")
         while served.service._work:
             await asyncio.sleep(0.01)
-        assert add("used ann", user.spans[1], (0.0,)) == (8.0,) and user.unsent["tokens"] == 0
+        assert add("used ann", DAY_S, (0.0,))[1:] == (8.0,) and user.unsent["tokens"] == 0
 
 
 def test_what_a_dead_server_holds_is_free_again(store: str) -> None:
@@ -250,24 +250,64 @@ def test_what_a_dead_server_holds_is_free_again(store: str) -> None:
     member = acquire(Database(store))
     try:
         with _connection(store) as db:
-            assert here.reserve("used ann", 1, 0, 0.0, 60.0, 100.0) == 60
-            assert other.reserve("used ann", 1, 0, 0.0, 60.0, 100.0) == 40
-            other.add("used ann", 1, (10.0,), (30.0,))
-            assert here.reserve("used ann", 1, 0, 60.0, 60.0, 100.0) == 60, "10 are used, and 30 held by the other"
+            assert here.reserve("used ann", DAY_S, 0, 0.0, 60.0, 100.0) == 60
+            assert other.reserve("used ann", DAY_S, 0, 0.0, 60.0, 100.0) == 40
+            other.add("used ann", DAY_S, (10.0,), (30.0,))
+            assert here.reserve("used ann", DAY_S, 0, 60.0, 60.0, 100.0) == 60, "10 are used, and 30 held by the other"
             row = "INSERT INTO plait.processes (id, host, pid, lease) VALUES ('dead', 'h', 1, '1 h')"
             db.execute(row)
             db.execute("UPDATE plait.holdings SET process = 'dead' WHERE holder = %s", (other._holder,))
-            assert here.reserve("used ann", 1, 0, 60.0, 60.0, 100.0) == 60, "it may live"
+            assert here.reserve("used ann", DAY_S, 0, 60.0, 60.0, 100.0) == 60, "it may live"
             db.execute("UPDATE plait.processes SET beat = now() - interval '2 h' WHERE id = 'dead'")
-            assert here.reserve("used ann", 1, 0, 60.0, 60.0, 100.0) == 90
-            here.add("used ann", 1, (0.0,), (0.0,))
+            assert here.reserve("used ann", DAY_S, 0, 60.0, 60.0, 100.0) == 90
+            here.add("used ann", DAY_S, (0.0,), (0.0,))
             db.execute("UPDATE plait.processes SET beat = now() WHERE id = 'dead'")
-            assert here.reserve("used ann", 1, 0, 0.0, 60.0, 100.0) == 30, "half of what is free is left to others"
+            assert here.reserve("used ann", DAY_S, 0, 0.0, 60.0, 100.0) == 30, "half of what is free is left to others"
             db.execute("UPDATE plait.processes SET over = true WHERE id = 'dead'")
-            here.reserve("used ann", 1, 0, 0.0, 1.0, 100.0)
+            here.reserve("used ann", DAY_S, 0, 0.0, 1.0, 100.0)
             assert db.execute("SELECT count(*) FROM plait.holdings").fetchone() == (1,), "and then forgotten"
     finally:
         release(member)
+
+
+async def test_a_server_with_a_wrong_clock_begins_no_new_day(serve: Serve, store: str) -> None:
+    """Before, its day was its own, and in counting for it it deleted what all servers had counted today."""
+    tenants = [{"name": "ann", "keys": [hashed("key-ann")], "tokens_per_day": 100}]
+    body: dict[str, Any] = {"model": "q", "messages": [{"role": "user", "content": "x"}]}
+    settings: dict[str, Any] = {"journal": store, "tenants": tenants}
+    async with serve("word " * 60, **settings) as one, serve("word " * 60, **settings) as two:
+
+        async def spent_on(server: Served) -> int:
+            said = await server.client("key-ann").chat.completions.create(**body)
+            while one.service._work or two.service._work:
+                await asyncio.sleep(0.01)
+            return said.usage.completion_tokens
+
+        spent, user = await spent_on(two), one.service.tenants.users["ann"]
+        for hours in (24, -24, 0):
+            user._clock = lambda: time.time() + 3600 * hours  # noqa: B023
+            if hours == 24:
+                spent += await spent_on(one)
+            for server in (one, two):
+                with pytest.raises(openai.RateLimitError):
+                    await server.client("key-ann").chat.completions.create(**body)
+        assert 100 <= spent <= 100 + 16, "a run ends with the report that reaches its limit, of up to 16 tokens"
+
+
+def test_counters_outlive_a_clock_of_the_database_that_is_wrong_for_a_while(store: str) -> None:
+    """A new day may begin early, but what was used on the other one is there when the clock is right again."""
+    counters = Counters(Database(store))
+    now, _ = counters.add("used ann", DAY_S, (5.0,))
+    assert abs(now - time.time()) < 60
+    with _connection(store) as db:
+        for days in (-3, -2, -1, 1):
+            row = "INSERT INTO plait.counters SELECT name, span + %s, place, %s FROM plait.counters WHERE n = 5"
+            db.execute(row, (days, 10.0 + days))
+        assert counters.add("used ann", DAY_S, (2.0,))[1:] == (7.0,)
+        assert counters.reserve("used ann", DAY_S, 0, 0.0, 60.0, 100.0) == 60
+        assert counters.reserve("used ann", DAY_S, 0, 0.0, 100.0, 100.0) == 93
+        left = db.execute("SELECT n FROM plait.counters ORDER BY span").fetchall()
+        assert left == [(8.0,), (9.0,), (7.0,), (11.0,)], "the oldest is deleted"
 
 
 def _connection(store: str) -> Any:

@@ -128,7 +128,7 @@ def commands(journal: Path, folder: Path) -> Iterator[dict[str, Any]]:
         yield ["runs", "view", str(path), "--out", str(folder / "page.html"), "--no-open"]
         yield ["runs", "view", str(path), "--format", "json", "--out", str(folder / "trace.json")]
         yield ["runs", "view", str(path), "--format", "otel", "--out", str(folder / "trace.json")]
-        yield ["runs", "view", str(path), "--format", "chrome", "--out", str(folder / "trace.json")]
+        yield ["runs", "view", str(path), "--format", "json", "--out", str(folder / "trace.json")]
         yield ["runs", "replay", str(path)]
         yield ["runs", "resume", run_of(path), "--from", str(path), "--script", str(script)]
 

@@ -13,6 +13,9 @@ from tests.faults.world import Fault, World, cuts
 
 from .tenants import Tenants
 
+DAY_S = 86_400
+"""A clock is off by a day, so that each such fault is one over midnight."""
+
 
 def kinds_of(world: World, upstreams: tuple[str, ...], tenants: Tenants) -> dict[str, list[Fault]]:
     """Return the faults of each kind."""
@@ -27,8 +30,8 @@ def kinds_of(world: World, upstreams: tuple[str, ...], tenants: Tenants) -> dict
                      for each in (kill(world, name), freeze(world, name), *modes(world, name))],
         "tools": [kill(world, "tools"), freeze(world, "tools")],
         "disk": [("disk full", world.fill, lambda: (world.empty(), world.revive("db"))[0])],
-        "clock": [jump(world, name, seconds) for name in (*servers, "db") for seconds in (3600, -3600)],
-        "sandbox": [sandboxes(world, name) for name in servers],
+        "clock": [jump(world, name, seconds) for name in (*servers, "db") for seconds in (DAY_S, -DAY_S)],
+        "sandbox": [sandboxes(world, name, tenants) for name in servers],
         "slow client": [slow_client(tenants, name) for name in servers],
     }  # fmt: skip
 
@@ -96,7 +99,7 @@ def jump(world: World, name: str, seconds: int) -> Fault:
     return f"clock {name} {seconds:+d} s", lambda: world.jump(name, seconds), lambda: world.jump(name, 0)
 
 
-def sandboxes(world: World, name: str) -> Fault:
+def sandboxes(world: World, name: str, tenants: Tenants) -> Fault:
     """The sandboxes of a server are killed: those that run a program, and those that wait for one."""
 
     def begin() -> None:
@@ -105,6 +108,7 @@ def sandboxes(world: World, name: str) -> Fault:
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 if parent == world.running[name].pid and b"\0-I\0-S\0-c\0" in (folder / "cmdline").read_bytes():
                     os.kill(int(folder.name), signal.SIGKILL)
+                    tenants.found.tally["sandboxes killed"] += 1
 
     return f"sandboxes {name} die", begin, lambda: None
 

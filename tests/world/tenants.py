@@ -75,6 +75,7 @@ class Findings:
     stored: dict[str, tuple[str, str, float]] = field(default_factory=dict[str, tuple[str, str, float]])
     """Stored completions and responses: whose they are, which server said so, and when."""
     tokens: Counter[str] = field(default_factory=Counter[str])
+    requests: int = 0
 
 
 class Tenants:
@@ -135,6 +136,7 @@ class Tenants:
     async def send(self, name: str, server: str, method: str, path: str, body: Any = None) -> httpx.Response:
         """Send one request with a tenant's key."""
         headers = {"authorization": f"Bearer {KEYS[name]}"}
+        self.found.requests += 1
         return await self.http.request(method, self.world.url(server) + path, json=body, headers=headers)
 
     def refused(self, what: str, said: httpx.Response) -> None:
@@ -179,6 +181,7 @@ class Tenants:
                 "messages": [{"role": "user", "content": f"SAY:{repeated}:{mark}:YAS"}]}  # fmt: skip
         headers = {"authorization": f"Bearer {KEYS[name]}"}
         path = self.world.url(server) + "/v1/chat/completions"
+        self.found.requests += 1
         async with self.http.stream("POST", path, json=body, headers=headers) as said:
             if said.status_code != 200:
                 await said.aread()
@@ -246,7 +249,9 @@ class Tenants:
             ended = '"timeout' in text or any(f'"code": {code}' in text for code in KILLED)
             self.found.tally["programs that ended with a reason"] += ended
             if not ended:
-                self.found.silent.append(f"program {name}: {said.text[:1000]!r}")
+                whole = said.json()
+                kept = {key: whole.get(key) for key in ("id", "status", "error", "incomplete_details", "output")}
+                self.found.silent.append(f"program {name}: {json.dumps(kept)}")
 
     async def stored(self, name: str, server: str, mark: str) -> None:
         """Store a completion, and read it."""

@@ -37,7 +37,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "runs pause": (".control.command", "pause", "Start no new steps of a run."),
         "runs resume": (".commands.runs", "resume", "Resume a run that is paused or was interrupted."),
         "runs set": (".control.command", "set_", "Change a limit of a run, slots of a worker, or the log level."),
-        "runs view": (".viewer.command", "view", "Write a run as a page, a Chrome trace, OpenTelemetry spans, JSON."),
+        "runs view": (".viewer.command", "view", "Write a run as a page, OpenTelemetry spans or JSON."),
         "runs replay": (".commands.runs", "replay", "Feed a journal to a new machine and compare what it does."),
         "config show": (".commands.config", "show", "Show every setting and where its value comes from."),
         "clean": (".commands.config", "clean", "Delete runs, models, cached results and other files that plait wrote."),

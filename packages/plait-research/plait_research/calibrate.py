@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,17 +15,14 @@ from plait.apps.common.options import Common, Json, common_options
 from plait.apps.common.output import Output, opened
 from plait.apps.common.session import choose_model
 from plait.core.errors import UsageError
-from plait.core.events import Job
-from plait.core.ops import Plugin, ToolCall
-from plait.core.result import Failure, Result, Usage
+from plait.core.ops import Plugin
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.client.config import Config
 from plait.runtime.journal.code_trust import refuse_names
 from plait.runtime.journal.directory import default_folder, entries
 
-from .simulation.calibrate import Clock, RecordedAttempt, RecordedSession, fit, recorded
+from .simulation.calibrate import RecordedAttempt, fit, recorded
 from .simulation.engine_profile import EngineProfile, named_model, profile_file
-from .simulation.workload import Spread, WorkloadReport, simulate_workload
 
 _NEWEST = 5
 """Journals that are read where none is named."""
@@ -41,10 +38,6 @@ def calibrate(
         list[Path] | None, typer.Argument(help="Journals of runs of the model; by default the newest ones.")
     ] = None,
     probing: Annotated[bool, typer.Option("--probe", help="Measure some short answers on the engine first.")] = False,
-    check: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Journal whose runs are simulated to measure the error; repeatable."),
-    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file for the profile.")] = None,
     as_json: Json = False,
     *,
@@ -60,12 +53,11 @@ def calibrate(
         profile = fit(attempts, aborts, model=model)
         path = out or profile_file(model)
         profile.write(path)
-        checks = {str(journal): compared(journal, profile) for journal in check or ()}
         if as_json:
             figures = profile.model_dump(mode="json", exclude={"lengths"})
-            output.result({**figures, "file": str(path), "checks": checks})
+            output.result({**figures, "file": str(path)})
         else:
-            _show(profile, path, checks, output)
+            _show(profile, path, output)
 
 
 def _attempts(config: Config, files: Sequence[Path] | None, probing: bool) -> tuple[list[RecordedAttempt], list[float]]:
@@ -107,48 +99,7 @@ async def probe(config: Config, journal: Path) -> None:
             await asyncio.gather(*runs)
 
 
-def compared(
-    path: Path, profile: EngineProfile, runs: Collection[str] | None = None, *, clock: Clock | None = None
-) -> dict[str, Any]:
-    """Simulate the runs of a journal (or some of them) with the lengths that they had, and compare. `clock`: the
-    profile's time by the journal's, where they differ."""
-    session = RecordedSession.read(path, runs) if clock is None else RecordedSession.read(path, runs, clock)
-    report = _again(session, profile)
-    measured = Spread.of(session.latencies)
-    return {
-        "runs": len(session.latencies),
-        "makespan_seconds": round(session.makespan, 4),
-        "simulated_makespan_seconds": round(report.makespan, 4),
-        "makespan_error": round(report.makespan / session.makespan - 1.0, 4) if session.makespan else None,
-        "p99_seconds": round(measured.p99, 4),
-        "simulated_p99_seconds": round(report.latency.p99, 4),
-        "p99_error": round(report.latency.p99 / measured.p99 - 1.0, 4) if measured.p99 else None,
-    }
-
-
-def _again(session: RecordedSession, profile: EngineProfile) -> WorkloadReport:
-    hosts = [profile.host(name, slots) for name, slots in sorted(session.slots.items())]
-
-    def outcome(job: Job, rng: Any) -> Result | Failure:
-        if isinstance(job.op, ToolCall):
-            return Result()
-        length = session.lengths.get(job.step, job.op.sampling.max_tokens)
-        prompt, cached = session.prompts.get(job.step, (0, 0))
-        value = session.values.get(job.step, "")
-        return Result(value=value, usage=Usage(prompt=prompt, cached=cached, completion=max(1, length)))
-
-    return simulate_workload(
-        session.requests,
-        session.arrivals,
-        planner=session.planners(),
-        after=session.follows(),
-        hosts=hosts,
-        latency=profile.latency(),
-        outcome=outcome,
-    )
-
-
-def _show(profile: EngineProfile, path: Path, checks: dict[str, dict[str, Any]], output: Output) -> None:
+def _show(profile: EngineProfile, path: Path, output: Output) -> None:
     say = output.people.print
     say(f"{profile.model} on {profile.machine}, by {profile.attempts} recorded attempts", markup=False)
     say(
@@ -160,12 +111,3 @@ def _show(profile: EngineProfile, path: Path, checks: dict[str, dict[str, Any]],
         markup=False,
     )
     say(f"attempts are predicted to {profile.error:.1%} (median); written to {path}", markup=False, soft_wrap=True)
-    for name, figures in checks.items():
-        say(
-            f"{name}: {figures['runs']} runs took {figures['makespan_seconds']:.2f} s, simulated "
-            f"{figures['simulated_makespan_seconds']:.2f} s ({figures['makespan_error']:+.1%}); "
-            f"p99 {figures['p99_seconds']:.2f} s, simulated {figures['simulated_p99_seconds']:.2f} s "
-            f"({figures['p99_error']:+.1%})",
-            markup=False,
-            soft_wrap=True,
-        )

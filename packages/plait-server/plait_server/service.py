@@ -46,7 +46,7 @@ from .listing import EndedRuns
 from .metrics import Metrics
 from .response_store import ResponseStore
 from .settings import Settings
-from .tenants import ServedRun, Tenants, User
+from .tenants import DAY_S, ServedRun, Tenants, User
 
 log = logging.getLogger("plait.serve")
 
@@ -195,10 +195,9 @@ class Service:
         `ApiError` beyond the rate."""
         if self._counters is None or not user.limited:
             return
-        minute, day = user.spans
-        (requests,) = await asyncio.to_thread(self._counters.add, f"requests {user.name}", minute, (1.0,))
-        tokens, cost, journal = await asyncio.to_thread(self._counters.add, f"used {user.name}", day, (0.0, 0.0, 0.0))
-        user.learned(tokens, cost, journal, requests)
+        _, requests = await asyncio.to_thread(self._counters.add, f"requests {user.name}", 60, (1.0,))
+        used = await asyncio.to_thread(self._counters.add, f"used {user.name}", DAY_S, (0.0, 0.0, 0.0))
+        user.learned(*used, requests=requests)
 
     async def _count_usage(self, user: User) -> None:
         """Count what a tenant has used here over all processes of the store, and say what its runs hold."""
@@ -206,15 +205,15 @@ class Service:
         async with user.accounting:
             sent, name = user.unsent, f"used {user.name}"
             more = (*sent.values(), float(user.take_journal_bytes()))
-            user.learned(*await asyncio.to_thread(self._counters.add, name, user.spans[1], more, user.held))
+            user.learned(*await asyncio.to_thread(self._counters.add, name, DAY_S, more, user.held))
             user.unsent = {what: amount - sent[what] for what, amount in user.unsent.items()}
 
     async def _reserve_shared(self, user: User, allowance: Allowance, wanted: float) -> float:
         """Reserve a part of a tenant's day in the store; return the amount that its runs here may hold."""
         assert self._counters is not None
-        name, day, what = f"used {user.name}", user.spans[1], allowance.name
+        name, what = f"used {user.name}", allowance.name
         held, place = allowance.held + user.unsent[what], list(user.unsent).index(what)
-        granted = await asyncio.to_thread(self._counters.reserve, name, day, place, held, wanted, allowance.limit)
+        granted = await asyncio.to_thread(self._counters.reserve, name, DAY_S, place, held, wanted, allowance.limit)
         return granted - user.unsent[what]  # runs that have ended meanwhile hold less, and have used more
 
     def limits(self, user: User) -> Budget:

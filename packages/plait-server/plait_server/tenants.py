@@ -29,10 +29,10 @@ from .bodies import resolve
 from .errors import ApiError, invalid
 from .settings import Settings, Tenant
 
-_DAY = 86_400.0
+DAY_S = 86_400
 MAX_SESSIONS_PER_TENANT = 1000
 """Browsers of one tenant that are logged in at the same time; the oldest are logged out first."""
-SESSION_LIFETIME_S = 7 * _DAY
+SESSION_LIFETIME_S = 7 * DAY_S
 
 
 def new_key() -> str:
@@ -101,12 +101,6 @@ class User:
         )
 
     @property
-    def spans(self) -> tuple[int, int]:
-        """The minute and the day that it is, from 1970."""
-        now = self._clock()
-        return int(now // 60), int(now // _DAY)
-
-    @property
     def held(self) -> tuple[float, ...]:
         """What its runs hold of the day's tokens and cost, if there are limits."""
         held = {allowance.name: allowance.held for allowance in self._allowances}
@@ -119,9 +113,11 @@ class User:
         self._journal, self._journal_counted = self._journal + more, self._journal_counted + more
         return more
 
-    def learned(self, tokens: float, cost: float, journal: float, requests: float = 0.0) -> None:
+    def learned(self, now: float, tokens: float, cost: float, journal: float, requests: float = 0.0) -> None:
         """Take note of what all processes together have counted: the day's tokens, cost and bytes in journals, the
-        minute's requests. Raises `ApiError` beyond the rate."""
+        minute's requests; and of the store's clock, which is everybody's. Raises `ApiError` beyond the rate."""
+        ahead_s = now - time.monotonic()
+        self._clock = lambda: ahead_s + time.monotonic()
         self._turn()
         self._journal = max(self._journal, int(journal))
         self._tokens, self._cost = max(self._tokens, int(tokens)), max(self._cost, cost)
@@ -282,7 +278,7 @@ class User:
         self.unsent = {"tokens": self.unsent["tokens"] + tokens, "cost": self.unsent["cost"] + cost}
 
     def _turn(self) -> None:
-        today = int(self._clock() // _DAY)
+        today = int(self._clock() // DAY_S)
         if today != self._day:
             self._day, self._tokens, self._cost = today, 0, 0.0
             self._journal, self._journal_counted = 0, BYTES_BY_TENANT[self.name]
@@ -298,7 +294,7 @@ class User:
                         headers={"retry-after": str(seconds)})  # fmt: skip
 
     def _spent(self, message: str) -> ApiError:
-        wait = int(_DAY - self._clock() % _DAY) + 1
+        wait = int(DAY_S - self._clock() % DAY_S) + 1
         return ApiError(429, f"{message}: the limit is reset at midnight (UTC)", code="insufficient_quota", retry=False,
                         headers={"retry-after": str(wait)})  # fmt: skip
 

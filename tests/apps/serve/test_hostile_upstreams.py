@@ -122,3 +122,20 @@ async def test_a_client_gets_an_answer_or_a_reason(serve: Any, monkeypatch: pyte
             server.wild = None
             content, error = await ask(served.url, stream)
             assert content and not error, "it serves on"
+
+
+async def test_a_stream_that_is_asked_for_again_repeats_no_text(serve: Any) -> None:
+    """Before, a client got the text of each try: `half half half`, and then the error."""
+    async with FakeServer(ids=False, completions=False) as server:
+        asked: list[bytes] = []
+
+        async def cut_off(writer: asyncio.StreamWriter, _: Any) -> None:
+            asked.append(STREAM)
+            writer.write(STREAM + text("half "))
+
+        worker = Http(server.url, backoff=0.001, retries=2, first_timeout=5, timeout=5)
+        tenants = tuple(tenant.model_copy(update={"salted": False}) for tenant in TENANTS)
+        async with serve(workers=[worker], tenants=tenants, config={"worker_wait": 1.0}, seconds_per_run=5.0) as served:
+            server.wild = cut_off
+            content, error = await ask(served.url, stream=True)
+        assert len(asked) > 1 and content.split() == ["half"] and len(error) > 10, (content, error, len(asked))

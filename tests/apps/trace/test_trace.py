@@ -1,10 +1,9 @@
-"""`plait runs view --format`: a run as a Chrome trace beside Ray's timeline, as OpenTelemetry spans, as JSON."""
+"""`plait runs view --format`: a run as OpenTelemetry spans, as JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections import Counter
 
 import pytest
@@ -32,55 +31,6 @@ def journal(plait, script, tmp_path):
     )
     assert done.json["answer"] == "done"
     return path
-
-
-def test_chrome_events_are_on_the_wall_clock_in_microseconds(plait, journal, tmp_path):
-    out = tmp_path / "trace.json"
-    done = plait("runs", "view", "--format", "chrome", journal, "--out", out, "--json")
-    events = json.loads(out.read_text())
-    assert done.json["events"] == len(events)
-    now = time.time() * 1e6
-    assert all(now - 60e6 < event["ts"] <= now for event in events)
-    assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
-
-
-def test_chrome_events_name_workers_slots_and_steps(plait, journal, tmp_path):
-    out = tmp_path / "trace.json"
-    plait("runs", "view", "--format", "chrome", journal, "--out", out)
-    events = json.loads(out.read_text())
-    slices = {event["name"]: event for event in events if event["ph"] == "X"}
-    assert slices["plan-1"]["pid"] == "plait worker scripted"
-    assert slices["3"]["pid"] == "plait worker tools"
-    assert slices["3"]["tid"].startswith("slot ")
-    assert slices["plan-1"]["args"]["generated_tokens"] > 0
-    whole = next(event for event in events if event["ph"] == "X" and event["cat"] == "run")
-    for each in slices.values():
-        assert whole["ts"] <= each["ts"] <= each["ts"] + each["dur"] <= whole["ts"] + whole["dur"] + 1
-    begun = Counter(event["ph"] for event in events if event.get("cat") == "step")
-    assert begun["b"] == begun["e"] == 7
-
-
-def test_chrome_arrows_go_from_what_was_needed(plait, journal, tmp_path):
-    out = tmp_path / "trace.json"
-    plait("runs", "view", "--format", "chrome", journal, "--out", out)
-    events = json.loads(out.read_text())
-    starts = {event["id"]: event for event in events if event["ph"] == "s"}
-    ends = {event["id"]: event for event in events if event["ph"] == "f"}
-    assert starts.keys() == ends.keys()
-    assert starts
-    slices = [event for event in events if event["ph"] == "X"]
-
-    def at(place):  # the slice an end of an arrow is bound to
-        return {
-            each["name"]
-            for each in slices
-            if (each["pid"], each["tid"]) == (place["pid"], place["tid"])
-            and each["ts"] <= place["ts"] <= each["ts"] + each["dur"]
-        }
-
-    pairs = [(at(starts[key]), at(ends[key])) for key in starts]
-    assert any("1" in writer and "3" in reader for writer, reader in pairs)
-    assert any("2" in writer and "3" in reader for writer, reader in pairs)
 
 
 def test_spans_are_written_one_a_line(plait, journal, tmp_path):
@@ -118,26 +68,26 @@ def test_json_has_all_of_it(plait, journal, tmp_path):
 def test_a_run_is_found_by_its_id(plait, script, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = plait("run", "q", "--script", script("answer: 4"), "--json").json["run"]
-    done = plait("runs", "view", "--format", "chrome", run, "--json")
+    done = plait("runs", "view", "--format", "json", run, "--json")
     assert done.json["run"] == run
-    assert done.json["file"] == f"plait-{run}.chrome.json"
-    assert plait("runs", "view", "--format", "chrome", run[:5], "--json").json["run"] == run
+    assert done.json["file"] == f"plait-{run}.json"
+    assert plait("runs", "view", "--format", "json", run[:5], "--json").json["run"] == run
     newest = plait("run", "again", "--script", script("answer: 5"), "--json").json["run"]
     assert (
-        plait("runs", "view", "--format", "chrome", "--json").json["run"]
+        plait("runs", "view", "--format", "json", "--json").json["run"]
         == plait("runs", "view", "--json").json["run"]
         == newest
         != run
     )
-    missing = plait("runs", "view", "--format", "chrome", "nobody")
+    missing = plait("runs", "view", "--format", "json", "nobody")
     assert missing.code == 2
     assert "no run 'nobody'" in missing.err
     assert "journal" in missing.err
 
 
 def test_options_that_do_not_go_together(plait, journal, tmp_path):
-    assert "--send goes with --format otel" in plait("runs", "view", "--format", "chrome", journal, "--send").err
-    assert "abc does not exist" in plait("runs", "view", "--format", "chrome", "x", "--from", "abc").err
+    assert "--send goes with --format otel" in plait("runs", "view", "--format", "json", journal, "--send").err
+    assert "abc does not exist" in plait("runs", "view", "--format", "json", "x", "--from", "abc").err
 
 
 def test_spans_without_opentelemetry(plait, journal, monkeypatch):
@@ -146,4 +96,4 @@ def test_spans_without_opentelemetry(plait, journal, monkeypatch):
     done = plait("runs", "view", journal, "--format", "otel")
     assert done.code == 2
     assert "plait[otel]" in done.err
-    assert plait("runs", "view", "--format", "chrome", journal).code == 0
+    assert plait("runs", "view", "--format", "json", journal).code == 0

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from experiments._tools.trie_order import ADDRESS as TRIE_ORDER
 from plait.core.budget import Budget
 from plait.core.events import Action, Dispatch, Event, Failed, Finish, Job, Stopped, Submitted, Succeeded
 from plait.core.interfaces import Defer, Hedge, Pin, Policy, ReviewAt, Stop
@@ -105,7 +106,7 @@ def scenario(seed: int) -> Counter[str]:
     """Play one seed; return what happened in it."""
     rng = Random(seed)
     moody = Moody(hold=rng.choice([0, 0, 2, 3]), prune=rng.choice([0, 0, 5, 9]), hedge=rng.choice([0, 1, 2, 3]))
-    names = rng.sample(["consensus", "waves", "hedge", "affinity", "trie-order"], rng.randint(0, 3))
+    names = rng.sample(["consensus", "waves", "hedge", "affinity", TRIE_ORDER], rng.randint(0, 3))
     request = Request(
         policies=(*(Plugin(name=name) for name in names), Plugin(name="moody")),
         budget=rng.choice(

@@ -20,17 +20,14 @@ from ..common.files import write_private
 from ..common.journals import Place, journal_of, place_of
 from ..common.options import Allow, Json
 from ..common.output import opened
-from ..trace.chrome import chrome_events
 from ..trace.model import Trace, record
 from ..trace.read import default_name, read_trace
 from ..trace.spans import export_spans
 from .page import page
 
-Form = Literal["html", "chrome", "otel", "json"]
+Form = Literal["html", "otel", "json"]
 _ENDINGS = {"html": ".html", "otel": ".otel.jsonl", "json": ".json"}
 """Ends of the default names, where they are not `.FORMAT.json`."""
-_COUNTED = {"otel": "spans", "chrome": "events"}
-"""What a file holds, where that is not steps."""
 
 
 def view(
@@ -41,8 +38,7 @@ def view(
         Form,
         typer.Option(
             "--format",
-            help="html: a page with its pictures; chrome: for Perfetto; otel: OpenTelemetry spans; json: the whole "
-            "record.",
+            help="html: a page with its pictures; otel: OpenTelemetry spans; json: the whole record.",
         ),
     ] = "html",
     out: Annotated[
@@ -77,7 +73,7 @@ def view(
         else:
             content, count = _WRITERS[form](made)
             write_private(path, content.encode(errors="replace"))
-        what = _COUNTED.get(form, "steps")
+        what = "spans" if form == "otel" else "steps"
         size = path.stat().st_size if path.is_file() else 0
         others = f"; {pluralise(made.others, 'more run')} in the journal: choose by `--from JOURNAL ID`"
         line = f"{'sent' if send else path}: run {made.run}, {pluralise(count, what[:-1])}" + others * bool(made.others)
@@ -94,14 +90,8 @@ def _refuse_options(form: Form, out: Path | None, send: bool, texts: bool | None
         raise UsageError("--send goes with --format otel and without --out: spans are sent or written")
 
 
-def _write_chrome(made: Trace) -> tuple[str, int]:
-    events = chrome_events(made)
-    return json.dumps(events, ensure_ascii=True), len(events)
-
-
 _WRITERS: dict[str, Callable[[Trace], tuple[str, int]]] = {
     "html": lambda made: (page(made), len(made.steps)),
-    "chrome": _write_chrome,
     "json": lambda made: (json.dumps(record(made), ensure_ascii=True), len(made.steps)),
 }
 """By format: a function that returns the file's content and its number of entries."""

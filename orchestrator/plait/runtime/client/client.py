@@ -458,7 +458,7 @@ class AsyncOrchestrator:
         entry: RunEntry = self._resumer.find(run, located(path) if path is not None else None)
         driver = await self._started()
         questions = Questions()
-        told = questions.add_question if answerable else None
+        on_question = questions.add_question if answerable else None
         unknown = on_uncertain_side_effect or self.config.on_uncertain_side_effect
         lent = contextlib.ExitStack()
         specs: list[ToolSpec] = []
@@ -470,7 +470,7 @@ class AsyncOrchestrator:
             return specs
 
         try:
-            taken = await self._resumer.take_up(entry, driver, lend, unknown, told, force)
+            taken = await self._resumer.take_up(entry, driver, lend, unknown, on_question, force)
         except BaseException:
             lent.close()
             raise

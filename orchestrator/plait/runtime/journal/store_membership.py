@@ -211,6 +211,10 @@ def release(member: ProcessMember) -> None:
     member.close()
 
 
+_SPAN = "floor(extract(epoch FROM now()) / %s)::bigint"
+"""Of a counter: the database's clock is one for all servers, and a wrong clock of one of them begins no new day."""
+
+
 class Counters:
     """Methods raise `ConfigError`, and may be called on any thread."""
 
@@ -218,25 +222,30 @@ class Counters:
         self._database = database
         self._holder = secrets.token_hex(8)
 
-    def add(self, name: str, span: int, amounts: tuple[float, ...], held: tuple[float, ...] = ()) -> tuple[float, ...]:
-        """Add amounts to the counters of a span (a minute or day since 1970) and return the sums; zeros only read the
-        counters. Earlier spans of the same name are deleted. `held`: what this object holds of each from now on."""
+    def add(
+        self, name: str, span_s: int, amounts: tuple[float, ...], held: tuple[float, ...] = ()
+    ) -> tuple[float, ...]:
+        """Add amounts to the counters of the period of this many seconds (a minute or day since 1970) in which the
+        database's clock is. Returns that clock's time in seconds since 1970, and the sums; zeros only read the
+        counters. `held`: what this object holds of each from now on."""
+        now, sums = 0.0, list[float]()
         with connected(self._database) as db, db.transaction():
-            db.execute("DELETE FROM plait.counters WHERE name = %s AND span < %s", (name, span))
-            sums: list[float] = []
+            # The last spans stay: a clock that is set back finds what was counted in them.
+            db.execute(f"DELETE FROM plait.counters WHERE name = %s AND span < {_SPAN} - 2", (name, span_s))
             for place, amount in enumerate(amounts):
                 row = db.execute(
-                    "INSERT INTO plait.counters AS c (name, span, place, n) VALUES (%s, %s, %s, %s) "
-                    "ON CONFLICT (name, span, place) DO UPDATE SET n = c.n + excluded.n RETURNING n",
-                    (name, span, place, amount),
-                ).fetchone()
+                    f"INSERT INTO plait.counters AS c (name, span, place, n) VALUES (%s, {_SPAN}, %s, %s) ON CONFLICT "
+                    "(name, span, place) DO UPDATE SET n = c.n + excluded.n RETURNING extract(epoch FROM now()), n",
+                    (name, span_s, place, amount),
+                ).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
                 assert row is not None
-                sums.append(row[0])
+                now = float(row[0])
+                sums.append(row[1])
             for place, amount in enumerate(held):
                 self._hold(db, name, place, amount)
-        return tuple(sums)
+        return (now, *sums)
 
-    def reserve(self, name: str, span: int, place: int, held: float, wanted: float, limit: float) -> float:
+    def reserve(self, name: str, span_s: int, place: int, held: float, wanted: float, limit: float) -> float:
         """Reserve up to `wanted` of a counter's limit beside what this object holds; return the sum.
 
         What a process holds that sends no heartbeat is free. While other processes live, half of what is free is left
@@ -247,11 +256,11 @@ class Counters:
             db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (name,))
             db.execute("DELETE FROM plait.holdings h USING plait.processes p WHERE p.id = h.process AND p.over")
             row = db.execute(
-                "SELECT (SELECT coalesce(sum(n), 0) FROM plait.counters WHERE name = %s AND span = %s AND place = %s) "
-                f"+ coalesce(sum(h.n), 0), (SELECT count(*) FROM plait.processes p WHERE p.id <> %s AND {alive}) "
+                f"SELECT (SELECT coalesce(sum(n), 0) FROM plait.counters WHERE name = %s AND span = {_SPAN} AND place "
+                f"= %s) + coalesce(sum(h.n), 0), (SELECT count(*) FROM plait.processes p WHERE p.id <> %s AND {alive}) "
                 "FROM plait.holdings h JOIN plait.processes p ON p.id = h.process "
                 f"WHERE h.name = %s AND h.place = %s AND h.holder <> %s AND {alive}",
-                (name, span, place, self._process, name, place, self._holder),
+                (name, span_s, place, self._process, name, place, self._holder),
             ).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
             assert row is not None
             free = max(0.0, limit - row[0] - held)

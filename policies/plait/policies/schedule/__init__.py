@@ -11,7 +11,6 @@ SHARED = {
     "predictive": "order:Predictive",
     "random": "simple:Random",
     "round-robin": "simple:RoundRobin",
-    "trie-order": "order:TrieOrder",
     "waves": "simple:Waves",
 }
 """`module:Class` of the plugins that share a file, by name."""
