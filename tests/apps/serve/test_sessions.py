@@ -11,6 +11,8 @@ import pytest
 
 from plait.workers.http import Http
 from plait_server.sessions import SESSION_HEADERS
+from plait_server.settings import Tenant
+from plait_server.tenants import hashed, new_key
 from tests.workers.http.fake_server import FakeServer
 
 FIRST = [{"role": "user", "content": "first"}]
@@ -83,6 +85,41 @@ async def test_an_id_that_no_header_can_hold_is_hashed(serve: Any, odd: str) -> 
     (first, _), (second, _) = await two_turns(serve, "dynamo", session_id=odd)
     assert first == second and first["x-dynamo-session-id"].startswith("h-") and len(first["x-dynamo-session-id"]) == 34
     assert (await two_turns(serve, "dynamo", {"x-session-id": "x" * 10_000}))[0][0]["x-dynamo-session-id"][:2] == "h-"
+
+
+@pytest.mark.parametrize("kind", ["vllm", "llm-d", "dynamo"])
+async def test_a_client_that_lies_about_its_session_reaches_no_other_tenants(serve: Any, kind: str) -> None:
+    keys = {"me": new_key(), "other": new_key()}
+    tenants = tuple(Tenant(name=name, keys=(hashed(key),)) for name, key in keys.items())
+    sent: dict[str, set[str]] = {}
+    async with FakeServer() as server, httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        async with serve(workers=[Http(server.url, hints=kind)], tenants=tenants) as served:
+            mine = {"authorization": f"Bearer {keys['me']}"}
+            ask = {"model": "plait/single", "input": "first", "max_output_tokens": 8, "session_id": "S"}
+            answer = await http.post(f"{served.url}/v1/responses", json=ask, headers=mine)
+            theirs = {"authorization": f"Bearer {keys['other']}"}
+            sent["me"] = seen(server)
+            for claim in ("S", "me/S", "../me/S", "me"):
+                named = {**theirs, "x-session-id": claim, "x-dynamo-session-id": "me/S"}
+                for fields in ({}, {"session_id": claim}, {"prompt_cache_key": claim}):
+                    body = {**ask, "session_id": None, **fields}
+                    assert (await http.post(f"{served.url}/v1/responses", json=body, headers=named)).status_code == 200
+            sent["other"] = seen(server)
+            stolen = {**ask, "previous_response_id": answer.json()["id"]}
+            assert (await http.post(f"{served.url}/v1/responses", json=stolen, headers=theirs)).status_code == 404
+    assert sent["me"] and sent["other"] and not sent["me"] & sent["other"], sent
+
+
+def seen(server: FakeServer) -> set[str]:
+    """Return what identifies sessions in the requests so far, and forget these."""
+    known = {value for named in server.headers for name, value in named.items() if name.startswith(NAMES)}
+    for body in server.asked():
+        context = json.loads(body.get("vllm_xargs", {}).get("agentic_context", "{}"))
+        known |= {body["session_id"]} if "session_id" in body else set()
+        known |= {str(context[name]) for name in ("program_id", "task_id", "parent_program_id") if name in context}
+    server.headers.clear()
+    server.requests.clear()
+    return known
 
 
 DIRECT: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
