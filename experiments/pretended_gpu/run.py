@@ -137,6 +137,30 @@ async def run(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+async def measure_ray(options: argparse.Namespace) -> list[Row]:
+    """Compare an engine in a Ray actor with one whose EngineCore has a process of its own, journalled."""
+    shape: dict[str, Any] = {"slots": SLOTS, "kv_cache_mib": CACHE_BYTES >> 20, "model": Config.load().model}
+    rows, ours, theirs = list[Row](), "own process", "Ray"
+    async with (
+        AsyncOrchestrator(config=Config(worker="engine", engine_process="own", **shape)) as own,
+        AsyncOrchestrator(config=Config(worker="ray", **shape)) as ray,
+    ):
+        for width in options.width:
+            prompts = [PROMPT.format(number=1000 + 37 * number) for number in range(2 * width)]
+            for what, rate in {"one plan": rate_plan, "own runs": rate_runs}.items():
+                contenders = {
+                    ours: partial(rate, own, prompts, width, options.tokens),
+                    theirs: partial(rate, ray, prompts, width, options.tokens),
+                }
+                figures = await interleave(contenders, options.rounds, seconds=options.seconds)
+                if options.kept is not None:
+                    keep(options, width, {f"{what}, {name}": each for name, each in figures.figures.items()})
+                rates = f"{figures.spread(ours)} tok/s", f"{figures.spread(theirs)} tok/s"
+                rows.append(Row(f"{width} in flight, {what}", *rates, str(figures.ratio(ours, theirs)), "≥ 1"))
+                sys.stderr.write(f"{rows[-1].what}: {rows[-1].ratio}\n")
+    return rows
+
+
 async def measure_queue(options: argparse.Namespace) -> list[Row]:
     """Compare one plan that keeps `--queued` calls more with vLLM than its slots: do the slots stay full?"""
     return [row for width in options.width for row in await _measure_queue(options, width)]
@@ -189,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="for each width")
     parser.add_argument("--engine", type=json.loads, default={}, metavar="JSON", help="more options of the engine")
     parser.add_argument("--queued", type=int, action="append", help="calls more than slots: compare these alone")
+    parser.add_argument("--ray", action="store_true", help="compare a process of its own with a Ray actor alone")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="add the figures of each round to this file")
     options = parser.parse_args()
     options.width = options.width or [32, 128, 512]
@@ -196,4 +221,5 @@ def main() -> None:
         path = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PRETENDED_STEP_MS": str(options.step), "PYTHONPATH": path}
         os.execve(sys.executable, [sys.executable, "-m", "experiments", "pretended_gpu", *sys.argv[1:]], environment)
-    show("pretended_gpu", asyncio.run(measure_queue(options) if options.queued else run(options)))
+    measure = measure_ray if options.ray else measure_queue if options.queued else run
+    show("pretended_gpu", asyncio.run(measure(options)))

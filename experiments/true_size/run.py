@@ -82,9 +82,9 @@ def figures_of(seconds: float, each: list[float], first: list[float], counts: tu
     return Figures(seconds, generated, cached / max(prompted, 1), statistics.median(each), p99, middle)
 
 
-async def by_plait(orchestrator: AsyncOrchestrator, name: str, first: int, read: bool) -> Figures:
+async def by_plait(orchestrator: AsyncOrchestrator, name: str, count: int, first: int, read: bool) -> Figures:
     """Make a workload's runs through plait, each a run of its own with the journal."""
-    workload, count = WORKLOADS[name]
+    workload = WORKLOADS[name][0]
     begun = list[float]()
 
     async def planner(ctx: Any, question: str) -> Any:
@@ -113,9 +113,9 @@ async def by_plait(orchestrator: AsyncOrchestrator, name: str, first: int, read:
     return figures_of(seconds, each, begun, (sum(answer.total_tokens for answer in answers), prompted, cached))
 
 
-async def by_hand(engine: Any, tokenizer: Any, name: str, first: int, read: bool) -> Figures:
+async def by_hand(engine: Any, tokenizer: Any, name: str, count: int, first: int, read: bool) -> Figures:
     """Make the same requests by hand on vLLM's `AsyncLLM`."""
-    workload, count = WORKLOADS[name]
+    workload = WORKLOADS[name][0]
     counts = HandCounts()
     makers = [HandMaker(engine, tokenizer, read, counts) for _ in range(count)]
     runs = [lambda maker=maker, number=first + 1_000 * i: workload(maker, number) for i, maker in enumerate(makers)]
@@ -161,12 +161,13 @@ async def run(options: argparse.Namespace) -> list[dict[str, Any]]:
                 sys.stderr.write(f"stopped before round {number}\n")
                 break
             for name, read in [(name, read) for name in WORKLOADS for read in (False, True) if number >= 0 or not read]:
+                count = max(1, round(options.share * WORKLOADS[name][1]))
                 first = 1_000_000 * (number + 2) + 500_000_000 * read
                 for who in CONTENDERS if number % 2 == 0 else reversed(CONTENDERS):
                     if who == "plait":
-                        figures = await by_plait(orchestrator, name, first, read)
+                        figures = await by_plait(orchestrator, name, count, first, read)
                     else:
-                        figures = await by_hand(bare, tokenizer, name, first, read)
+                        figures = await by_hand(bare, tokenizer, name, count, first, read)
                     if number < 0:  # caches, compiled kernels and threads
                         continue
                     load = round(os.getloadavg()[0], 1)
@@ -224,6 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments true_size", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=11.0, help="no round begins that would end later")
+    parser.add_argument("--share", type=float, default=1.0, help="of the runs of each workload")
     parser.add_argument("--layers", type=int, default=32, help="layers of the model; fewer where memory is short")
     parser.add_argument("--cache", type=int, default=16_384, metavar="MIB", help="memory for keys and values")
     parser.add_argument("--pretended", type=float, metavar="MS", help="no GPU: milliseconds of a pretended step")
