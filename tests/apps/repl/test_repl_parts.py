@@ -1,12 +1,9 @@
-"""Parts of the REPL by themselves: completion, clean output, cells under Ctrl-C, plans as trees, plugins as written."""
+"""Parts of the REPL by themselves: completion, clean output, plans as trees, plugins as written."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-import os
-import signal
 import unicodedata
 
 import pytest
@@ -17,7 +14,6 @@ from rich.console import Console
 from rich.text import Text
 
 from plait.apps.common.output import CleanOutput, safe
-from plait.apps.repl.cells import Cells
 from plait.apps.repl.completion import ReplCompleter
 from plait.apps.repl.conversation import Repl
 from plait.apps.repl.session import ReplSession
@@ -91,8 +87,6 @@ def complete(script):
         ("/planner nobody:x", []),
         ("/nobody x", []),
         ("a question about /planner sam", []),
-        ("!answ", ["answer", "answers"]),
-        ("!len(answers.appe", ["answers.append"]),
     ],
 )
 def test_what_is_offered(complete, line, offered):
@@ -114,28 +108,6 @@ def test_files_steps_and_runs_are_offered(complete, tmp_path):
     assert complete("/why chi") == ["child-1", "child-1/a"]
     assert complete("/why a") == ["a"]
     assert complete("/branches r") == ["r1"]
-
-
-# -- cells -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("source", ["while True: pass", "import asyncio; await asyncio.sleep(60)"])
-def test_ctrl_c_ends_a_cell_and_nothing_else(source):
-    async def hold():
-        loop = asyncio.get_running_loop()
-        cells = Cells({}, lambda shown: None, io.StringIO())
-        # A process of its own sends the signal: nothing of this one runs while a cell keeps the loop.
-        killer = await asyncio.create_subprocess_shell(f"sleep 0.5; kill -INT {os.getpid()}")
-        try:
-            said = await asyncio.wait_for(cells.run(source), 300)
-        finally:
-            await killer.wait()
-        assert loop.is_running()
-        return said, await cells.run("1 + 1"), cells.namespace["_"]
-
-    before = signal.getsignal(signal.SIGINT)
-    assert asyncio.run(hold()) == ("interrupted", None, 2)
-    assert signal.getsignal(signal.SIGINT) == before
 
 
 # -- what is remembered ----------------------------------------------------------------------------------------------

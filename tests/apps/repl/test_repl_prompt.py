@@ -222,18 +222,6 @@ def test_lines_go_on_after_escape_enter_a_backslash_and_an_open_bracket(sit):
         ("what is (3 + 4\n", False),
         ("/plan what is (", False),
         ("/plan what\\", True),
-        ("!1 + 1", False),
-        ("!f(", True),
-        ("!for x in y:", True),
-        ("!for x in y:\n    x", True),
-        ("!for x in y:\n    x\n", False),
-        ("!for x in y: x", False),
-        ("!await f()", False),
-        ("!async with a as b:", True),
-        ("!1 +* 2", False),
-        ('!"""a', True),
-        ("!x = [\n1,\n]", False),
-        ("!", False),
     ],
 )
 def test_what_enter_does(text, more):
@@ -311,22 +299,6 @@ def test_leaving_while_a_run_is_under_way_gives_it_up(sit):
 
     _, code = sit(do, {**SLOW, "tokens_per_second": 0.1})
     assert code in (0, 1)
-
-
-def test_a_cell_runs_beside_a_run_and_what_it_prints_stands_above_the_prompt(sit):
-    async def do(keys):
-        keys.press("slow" + ENTER)
-        await keys.until("running")
-        keys.press("!print('the cell', orchestrator is not None)" + ENTER)
-        await keys.until("the cell True")
-        keys.press("!await orchestrator.run('quick')" + ENTER + "!_.answer * 2" + ENTER)
-        await keys.until("'4242'")
-        assert keys.talk.session.busy
-        keys.press(CTRL_C)
-        await keys.until("cancelled ·")
-        keys.press(CTRL_D)
-
-    sit(do, {**SLOW, "tokens_per_second": 0.5}, "answer: 42")
 
 
 def test_a_script_that_is_not_there_is_said_and_the_session_stays(sit, monkeypatch, tmp_path):

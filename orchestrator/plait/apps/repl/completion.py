@@ -1,12 +1,10 @@
-"""Completions of the REPL: commands, plugins, options, values, steps, runs, files, Python names."""
+"""Completions of the REPL: commands, plugins, options, values, steps, runs, files."""
 
 from __future__ import annotations
 
 import enum
-import itertools
 import json
 import re
-import rlcompleter
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -25,8 +23,6 @@ from ..common.output import safe
 from .commands import COMMANDS, find
 from .conversation import Repl
 
-_MOST = 200  # names that Python offers at one place
-
 
 class ReplCompleter(Completer):
     """Completes a line of the REPL."""
@@ -38,9 +34,7 @@ class ReplCompleter(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """Yield completions at the cursor."""
         text = document.text_before_cursor
-        if text.startswith("!"):
-            yield from self._python(text[1:])
-        elif text.startswith("/"):
+        if text.startswith("/"):
             name, space, rest = text[1:].partition(" ")
             yield from self._after(name, rest, document, complete_event) if space else _commands(name)
 
@@ -145,16 +139,6 @@ class ReplCompleter(Completer):
                 about = "the model that comes with plait" if field is None else field.description or ""
                 if setting.startswith(word):
                     yield Completion(setting, -len(word), display_meta=_short(about))
-
-    def _python(self, source: str) -> Iterator[Completion]:
-        matched = re.search(r"[A-Za-z_][\w.]*$", source)
-        if matched is None:
-            return
-        word = matched[0]
-        completer = rlcompleter.Completer(self._repl.cells.namespace)
-        found_ones = itertools.takewhile(bool, (completer.complete(word, at) for at in range(_MOST)))
-        names = {completed.removesuffix(")").removesuffix("(") for completed in found_ones if completed}
-        yield from (Completion(name, -len(word)) for name in sorted(names))
 
 
 def _commands(name: str) -> Iterator[Completion]:

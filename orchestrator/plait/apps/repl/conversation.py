@@ -1,4 +1,4 @@
-"""One conversation of the REPL: the kind of each input line (a question, a command, a cell), and the report of its end.
+"""One conversation of the REPL: the kind of each input line (a question or a command), and the report of its end.
 
 Lines come from `terminal.py`, which reads a terminal, or from `plain.py`, which reads a pipe.
 """
@@ -16,7 +16,6 @@ from ..commands.run import status_line, worded
 from ..common.failures import worded_error
 from ..common.output import safe
 from ..common.tree import StepTree
-from .cells import Cells
 from .registry import find
 from .session import GivenUp, ReplSession
 from .state import ReplTurn
@@ -40,8 +39,6 @@ class Repl:
         """Function that takes a question: asks it at once, or queues it in the background."""
         self.warm_up: Callable[[], object] = lambda: None
         """Starts the workers in the background for the next question, if the session is interactive."""
-        self.cells = Cells({}, screen.print, screen.stream)
-        self.renamed()
 
     @property
     def model(self) -> str:
@@ -55,13 +52,6 @@ class Repl:
             return "countdown (bundled)"
         return Path(config.model).name if Path(config.model).exists() else config.model
 
-    def renamed(self) -> None:
-        """Update the names that cells can use."""
-        answers = self.session.answers
-        self.cells.namespace.update(
-            orchestrator=self.session.orchestrator, answers=answers, answer=answers[-1] if answers else None
-        )
-
     # -- lines --------------------------------------------------------------------------------------------------------
 
     async def take(self, line: str) -> None:
@@ -71,8 +61,6 @@ class Repl:
                 line = f"/{line.strip().lower()}"
             if line.startswith("/"):
                 await self._command(line)
-            elif line.startswith("!"):
-                await self._cell(line[1:].strip("\n"))
             elif line.strip():
                 await self.ask(line.strip())
         except Exception as error:
@@ -84,15 +72,6 @@ class Repl:
         if command.idle and self.session.busy:
             raise UsageError(f"/{command.name} has to wait until the run is over; Ctrl-C gives it up")
         await command.do(self, rest.strip())
-
-    async def _cell(self, source: str) -> None:
-        if not source.strip():
-            return
-        self.renamed()
-        trouble = await self.cells.run(source.strip(" "))
-        if trouble is not None:
-            self.failed += 1
-            self.screen.error(trouble) if trouble == "interrupted" else self.screen.print(trouble, style="red")
 
     def fail(self, error: Exception) -> None:
         """Print an error."""
@@ -115,7 +94,6 @@ class Repl:
         except Exception as error:
             self.fail(error)
             return
-        self.renamed()
         if turn.answer is not None and turn.answer.status != "cancelled" and turn.answer.answer is None:
             self.failed += 1
         self.show(turn)

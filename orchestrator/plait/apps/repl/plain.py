@@ -22,7 +22,6 @@ from ..common.interrupt import handle_signals
 from ..common.options import Common, common_options
 from ..common.output import opened
 from ..common.session import offer_model
-from .cells import is_complete
 from .commands import COMMANDS  # enters the commands in the table
 from .conversation import Repl
 from .session import ReplSession
@@ -122,7 +121,7 @@ async def _lines(source: TextIO) -> AsyncIterator[str]:
 
 
 async def _units(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Join continued lines: after a final backslash, and within a cell."""
+    """Join lines that a final backslash continues."""
     unit = ""
     async for line in lines:
         line = line.rstrip("\r\n")
@@ -130,9 +129,6 @@ async def _units(lines: AsyncIterator[str]) -> AsyncIterator[str]:
             unit += line[:-1] + "\n"
             continue
         unit += line
-        if unit.startswith("!") and not is_complete(unit[1:] + ("\n" if not line.strip() else "")):
-            unit += "\n"
-            continue
         yield unit
         unit = ""
     if unit:
@@ -147,7 +143,7 @@ def repl(
     request: Request,
     common: Common,
 ) -> None:
-    """Talk to a model and a planner, and watch the branches: questions, /commands and !python cells.
+    """Talk to a model and a planner, and watch the branches: questions and /commands.
 
     Reads a terminal, or lines from a pipe: printf '6 times 7?\\n/branches\\n' | plait repl
     """

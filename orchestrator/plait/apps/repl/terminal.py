@@ -30,7 +30,6 @@ from ...runtime.client.config import Config
 from ...runtime.plugins.spec import spelled
 from ..common.interrupt import handle_signals
 from ..common.tree import StepTree
-from .cells import is_complete
 from .completion import ReplCompleter
 from .conversation import Repl
 from .session import ReplSession, state_dir
@@ -58,12 +57,12 @@ async def _converse(config: Config, manner: Manner) -> int:
 
 
 def wants_more(text: str) -> bool:
-    """Return whether Enter begins a new line instead of sending: after a backslash, inside an open bracket, in an
-    incomplete cell. An empty last line sends the text, unless a backslash precedes it."""
+    """Return whether Enter begins a new line instead of sending: after a backslash or inside an open bracket.
+
+    An empty last line sends the text, unless a backslash precedes it.
+    """
     if text.endswith("\\"):
         return True
-    if text.startswith("!"):
-        return not is_complete(text[1:])
     if text.startswith("/") or text.endswith("\n"):
         return False
     depth = 0
@@ -139,7 +138,7 @@ class Conversation:
             f"{_PROMPT}{first}", *(f"{'… '.rjust(len(_PROMPT))}{later}" for later in more), style="bold"
         )
         line = line.replace("\\\n", "\n")
-        if self.session.questions and line[0] not in "/!":
+        if self.session.questions and line[0] != "/":
             self._reply(line)
             return
         await self.repl.take(line)
@@ -195,8 +194,6 @@ class Conversation:
     def interrupt(self) -> None:
         """Handle Ctrl-C: cancel the run or clear the line, but never end the session."""
         buffer = self._prompt.default_buffer
-        if self.repl.cells.running:  # a running cell handles Ctrl-C itself
-            return
         if self.session.busy or self.tree is not None:
             waiting = len(self.queue)
             self.queue.clear()

@@ -69,7 +69,6 @@ async def _model(repl: Repl, rest: str) -> None:
         if repl.session.started:
             repl.screen.print("closing the engine …", style="dim")
         await repl.session.swap(**settings)
-        repl.renamed()
         repl.warm_up()
     repl.screen.print(f"model: {repl.model} on {repl.session.config.worker}")
 

@@ -264,7 +264,6 @@ async def _load(repl: Repl, rest: str) -> None:
     refuse(path.name, request.task, request.planner, request.merge, *request.policies)
     repl.session.turns[:] = turns
     repl.session.manner, repl.session.head = manner, head
-    repl.renamed()
     repl.screen.print(
         f"{pluralise(len(turns), 'question')} loaded; settings: {json.dumps(manner.written(), ensure_ascii=False)}"
     )
@@ -274,7 +273,6 @@ async def _load(repl: Repl, rest: str) -> None:
 async def _clear(repl: Repl, rest: str) -> None:
     repl.session.turns.clear()
     repl.session.head = None
-    repl.renamed()
     repl.clear()
 
 
@@ -285,15 +283,11 @@ async def _help(repl: Repl, rest: str) -> None:
         repl.screen.print(f"/{command.name} {command.usage}".rstrip())
         repl.screen.print(command.about)
         return
-    repl.screen.print("Anything else is a question; begin it with a space if it begins with / or !.", style="dim")
+    repl.screen.print("Anything else is a question; begin it with a space if it begins with /.", style="dim")
     for command in COMMANDS.values():
         line = Text.assemble((f"/{command.name:<9}", "bold"), command.about)
         line.no_wrap, line.overflow = True, "ellipsis"
         repl.screen.print(line)
-    line = Text.assemble(
-        (f"{'!python':<10}", "bold"), "Run Python, await and all; it has orchestrator, answer and answers."
-    )
-    repl.screen.print(line)
     if repl.screen.styled:
         repl.screen.print(
             "Esc Enter, an open bracket or a \\ at the end begins a new line; Ctrl-C gives up the run; Ctrl-D leaves.",
