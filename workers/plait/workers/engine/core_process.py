@@ -11,7 +11,6 @@ import inspect
 import logging
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
@@ -218,13 +217,7 @@ def explain(error: BaseException, model: str) -> str:
     return f"vLLM could not load {model} ({own}): check the model and the engine's options"
 
 
-def explain_code(code: int) -> str:
-    """Say how EngineCore's process ended, from its exit code, and what to do."""
-    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
-    return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"
-
-
+KILLED = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
 COUNTERS = ("forms", "form_ms", "kv_used", "waiting")
 FOLDER = "plait_folder"
 """Attribute of vLLM's configuration that carries the folder into the process."""
@@ -257,8 +250,8 @@ class CoreProcess:
         except Exception as error:
             if (cause := self._read_cause()) is not None:
                 raise cause from None
-            if (code := re.search(r"Failed core proc.*?: (-?\d+)}", str(error))) is not None:
-                raise EngineError(f"the engine did not start: {explain_code(int(code[1]))}") from None
+            if "Failed core proc" in str(error):  # an exception would have left its cause
+                raise EngineError(f"the engine did not start: its process was killed{KILLED}") from None
             raise
         finally:
             _starting.here = False
@@ -303,7 +296,9 @@ class CoreProcess:
         deadline = time.monotonic() + EXIT_WAIT_S
         while (code := process.exitcode) is None and time.monotonic() < deadline:
             time.sleep(0.01)  # another thread may have read the code and not yet stored it
-        return explain_code(code or 0)
+        code = code or 0
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return f"its process ended with {name}{KILLED if name == 'SIGKILL' else ''}"
 
     def close(self) -> None:
         """Close what vLLM's client leaves open. After the client was shut down."""
