@@ -1,7 +1,5 @@
 """A rollout on a trainer's own servers: token ids in, token ids out. This server is scripted, its tokens are bytes."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -10,16 +8,10 @@ from plait_research.rollouts.producer import roll_out
 from plait_research.workers.token_client import GeneratedTokens, TokenClient
 
 
-class Bytes:
-    """A tokenizer; id 0 ends an answer."""
-
+class Bytes:  # a tokenizer; id 0 ends an answer
     all_special_ids = (0,)
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return list(text.encode())
-
-    def decode(self, ids: list[int], **_: Any) -> str:
-        return bytes(ids).decode()
+    encode = staticmethod(lambda text, **_: list(text.encode()))
+    decode = staticmethod(lambda ids, **_: bytes(ids).decode())
 
 
 async def generate(step: str, prompt: list[int], sampling: dict[str, Any]) -> GeneratedTokens:
@@ -27,18 +19,12 @@ async def generate(step: str, prompt: list[int], sampling: dict[str, Any]) -> Ge
     return GeneratedTokens(list(answer), [-0.5] * len(answer), versions=(3, 3))  # the weights' version
 
 
-async def main() -> None:
-    worker = TokenClient(generate, Bytes(), {"temperature": 1.0}, prompt=100, response=50, seeded=True)
-    request = {"text": "Six by seven?", "planner": "sample:n=3,early=false", "seed": 1}
-    answer, records = await roll_out(worker, "prompt-1", 0, request)
-    print(f"{answer.answer}: {len(records)} sequences")
-    for record in records:
-        fields = verl_fields(record, listed=True)
-        print(bytes(fields["response_ids"]), sum(fields["response_mask"]), fields["extra_fields"]["max_global_steps"])
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+worker = TokenClient(generate, Bytes(), {"temperature": 1.0}, prompt=100, response=50, seeded=True)
+request = {"text": "Six by seven?", "planner": "sample:n=3,early=false", "seed": 1}
+answer, records = asyncio.run(roll_out(worker, "prompt-1", 0, request))
+print(f"{answer.answer}: {len(records)} sequences")
+for fields in (verl_fields(record, listed=True) for record in records):
+    print(bytes(fields["response_ids"]), sum(fields["response_mask"]), fields["extra_fields"]["max_global_steps"])
 
 # prints "It is 42.: 3 sequences"
 # prints "b'41?\\x00' 4 3"
