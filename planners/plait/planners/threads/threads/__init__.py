@@ -145,7 +145,7 @@ class Threads(Planner):
         leg = self._leg(LegPlace((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
         if not table.answer:
             return Plan(steps=(leg,), output=leg.name)
-        options = {**table.join.model_dump(mode="json"), "pick": True, "otherwise": True}
+        options = {"block": table.join.model_dump(mode="json"), "pick": True, "otherwise": True}
         last = Join(merge=Plugin(name="splice", options=options))
         return Plan(steps=(leg, Step(name="answer", op=last, needs=(leg.name,))), output="answer")
 
@@ -214,7 +214,7 @@ class Threads(Planner):
                 child = self._child(LegPlace((*place.path, i), 1), Memo(), place.name, item, brief)
                 children.append(child)
             entries.append({"item": item.echo, "branch": child.name if child else None})
-        options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "places": entries}
+        options: dict[str, JsonValue] = {"block": table.join.model_dump(mode="json"), "places": entries}
         if self.max_input_tokens is not None and table.join.carry:
             options["most_tokens"] = self.max_input_tokens
         merge = Plugin(name="splice", options=options)
