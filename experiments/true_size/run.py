@@ -4,6 +4,10 @@ The weights are vLLM's dummy ones and the tokenizer is made here, so nothing is 
 of their own from the start to the end, and take turns. No round begins that would end after `--minutes`. Without a
 GPU, `--pretended MS` replaces the forward pass by a wait (see `pretended_gpu`) and `--layers 2` keeps the weights
 small; the page then says nothing about a GPU's kernels.
+
+A machine with a GPU and no package index needs two things: this repository, and the wheels of `plait[gpu]` and
+`transformers` for its Python (`pip download -d wheels 'vllm'` elsewhere, `pip install --no-index --find-links wheels`
+there), or a virtual environment that was made at the same path. No weights, tokenizer or data set is read.
 """
 
 from __future__ import annotations
