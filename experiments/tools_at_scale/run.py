@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from plait.core.record import StepRecord
-from plait.planners.tools.workflow import Workflow
+from plait_research.planners.workflow import Workflow
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.tools.retrieve import Catalog as Index

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plait import tool
-from plait.planners.tools.workflow import MAX_CHANGES, Workflow
+from plait_research.planners.workflow import MAX_CHANGES, Workflow
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay

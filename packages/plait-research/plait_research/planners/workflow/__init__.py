@@ -19,7 +19,7 @@ from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxTools, ObservationChars, Repairs, Rounds
 
-from ..._shared.json_text import read_object
+from plait.planners._shared.json_text import read_object
 from . import prompts
 from .plan import (
     QUESTION,
