@@ -46,15 +46,13 @@ def _choice(fields: Fields, output: Any, piece: Any, decode: Decode) -> dict[str
     return {**choice, "text": text, "logprobs": _lists(fields, ids, rows, decode)}
 
 
-def _row(row: Mapping[int, Any] | None) -> dict[int, dict[str, Any]] | None:
+def _row(row: Any) -> dict[int, dict[str, Any]] | None:
     """Return the tokens at a place of a prompt; the first place has none."""
     return row and {id_: {"logprob": max(_LEAST, score.logprob), "rank": score.rank,
                           "decoded_token": score.decoded_token} for id_, score in row.items()}  # fmt: skip
 
 
-def _lists(
-    fields: Fields, ids: Sequence[int], rows: Sequence[Mapping[int, Any] | None], decode: Decode
-) -> dict[str, Any] | None:
+def _lists(fields: Fields, ids: Sequence[int], rows: Sequence[Any], decode: Decode) -> dict[str, Any] | None:
     """Return tokens as completions have them, with log-probabilities in nats."""
     if (most := fields.get("logprobs")) is None:
         return None

@@ -197,7 +197,7 @@ class Engine(CallbackWorker):
     async def _generate(self, ids: list[int], params: Any, lora: Any, salt: str) -> Any:
         """Return vLLM's output of a prompt, or a failure. A reader that leaves aborts it."""
         number, ended = next(self._keys), asyncio.get_running_loop().create_future()
-        report = Reporter(lambda _: None, lambda end: ended.done() or ended.set_result(end))
+        report = Reporter(lambda _: None, lambda end: None if ended.done() else ended.set_result(end))
         order = EngineRequest(str(number), report, ids, Sampling(), False, params, lora=lora, salt=salt, is_raw=True)
         self._reports[-number] = report  # attempts have positive numbers
         self._inbox.put(order)
