@@ -152,7 +152,7 @@ class CachedBlocks:
         return upto
 
     def ended(self, attempt: int, ids: Sequence[int], model: str = "", salt: str = "") -> None:
-        """An attempt with this prompt is over."""
+        """Record that an attempt with this prompt has ended."""
         held = self.count_cached_tokens(ids, model, salt, attempt)
         if self._evicts or held + self.block <= len(ids):
             self._held[attempt] = held

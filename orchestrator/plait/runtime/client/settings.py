@@ -305,9 +305,9 @@ class StoreSettings(_Settings):
     )
     share_slots: bool = Field(
         default=False,
-        description="The processes of the pool divide the slots of their model workers: `slots` is then how many "
-        "all of them together use, of servers that all of them ask. Each has an equal part, and what others do not "
-        "need; a process that dies has none after `pool_lease`.",
+        description="The processes of the pool divide the slots of the servers that they share: `slots` is the total "
+        "of all processes. Each process gets an equal part, and the slots that others do not need; a dead process "
+        "loses its part after `pool_lease`.",
     )
     cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = Field(
         default=None,

@@ -73,7 +73,7 @@ class Takeover(LearningPlanner, Flow):
     )
     criterion: Literal["records", "score"] | None = Field(
         default=None,
-        description="What decides. `records`: `threshold` is the share of drafted segments that the target takes "
+        description="Criterion. `records`: `threshold` is the share of drafted segments that the target takes "
         "over; refused where there are no records. `score`: it is a mark of the scorer's. By default `records` where "
         "there are any.",
     )

@@ -223,7 +223,7 @@ class Layers(Flow):
     models: Models = ()
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Have each layer read the one before, and aggregate."""
+        """Run layer after layer, each of which reads the layer before, and aggregate the last."""
         task, flips = ctx.brief.task, list[AnswerChanges]()
         lines: list[Trajectory] = []
         for layer in range(1, self.rounds):

@@ -51,7 +51,7 @@ class Constant(Merge):
 
     value: Annotated[JsonValue, Free()] = Field(default=None, description="The value.")
     why: FreeText = Field(default="", description="How it came about, for people.")
-    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="Data for programs (`Answer.data`).")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the value."""
@@ -69,7 +69,7 @@ class Observations(Merge):
     plans_more = False
 
     written: FreeText = Field(default="", description="What the model wrote.")
-    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="Data for programs (`Answer.data`).")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""
@@ -176,7 +176,7 @@ class FinishMarker(Merge):
 
     may_replan: bool = Field(
         default=False,
-        description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",
+        description="Whether the model may ask for another plan. Off: the text of such a request is the answer.",
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:

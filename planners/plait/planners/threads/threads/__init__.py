@@ -78,7 +78,7 @@ class Threads(Planner):
         "`{header}`, the dialect's words.",
     )
     dialect: FreeText | Dialect = Field(
-        default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
+        default="countdown", description="Output format of the model, by name, or as a table of your own."
     )
     n: Count | None = Field(
         default=None,
@@ -243,7 +243,7 @@ class Threads(Planner):
         after: str,
         before: str = "",
     ) -> Plan:
-        """Return the next leg of a trajectory: the context of `after` up to `before`, then `said`."""
+        """Return the next leg of a trajectory: the context of `after` up to `before`, then `pieces`."""
         leg = self._leg(place.next, memo, brief, to_prompt(pieces), after, before)
         return Plan(steps=(leg,), output=leg.name)
 

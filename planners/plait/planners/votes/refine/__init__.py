@@ -137,7 +137,7 @@ class Refine(Planner):
     )
     criterion: Literal["votes", "model"] = Field(
         default="votes",
-        description="What decides which are the top k: verifier, frequency of the answer and log-probability, or a "
+        description="Criterion for the top k: verifier, frequency of the answer and log-probability, or a "
         "call of the model.",
     )
     merge: MergeOption = Plugin(name="majority")
