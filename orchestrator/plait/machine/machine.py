@@ -87,6 +87,7 @@ from .limits import LimitEnforcer, exceeded
 from .plans import Plans, group_policies, is_duplicate
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
+from .run_statistics import template_keys
 from .steps import Steps, deadline_failure, judge_at_deadline
 from .value_sizes import read_after
 from .views import MachineView, NodeView
@@ -238,7 +239,12 @@ class Machine:
 
     def reads(self, attempt: int, most: int) -> int:
         """Return the approximate number of characters that joins read when an attempt's step ends, up to `most`."""
-        return read_after(live.node, most) if (live := self.attempts.get(attempt)) and live.node.dependants else 0
+        live = self.attempts.get(attempt)
+        if live is not None:
+            for reader in live.node.dependants:
+                if reader.merge is not None and reader.pending < 2:
+                    return read_after(live.node, most)
+        return 0  # as for nearly every step
 
     def find_finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
@@ -311,9 +317,10 @@ class Machine:
         short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
         # Cut answers are left out: their lengths say how much was left and not how long such answers are.
         if not short and not attempt.node.merge:
-            ended = AttemptEnd(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
+            ended = AttemptEnd(self._records.now - attempt.started, attempt.length(event.result), attempt.worker.name)
             node = attempt.node
-            self._records.ended.add(node.template_keys, ended, node.run.lengths)
+            keys = template_keys(node.step, node.run.request.planner.name)
+            self._records.ended.add(keys, ended, node.run.lengths)
         return self._take_result(attempt, event.result, exceeded(short) if short else None)
 
     def _take_result(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:

@@ -318,7 +318,19 @@ class ReadyQueue:
         `None` as its worker. Return `None` if there is no such step."""
         busy = self._busy
         if len(busy) == 1 and len(self.shares) == 1:
-            return self._take_alone()
+            # One share in one lane: nothing needs comparing. It stays listed even if nothing of it waits, until a
+            # second share comes.
+            (name,), (share,) = busy, self._waiting
+            waiting, lane = self._waiting[share], busy[name]
+            queue = waiting.lanes.get(name)
+            if not waiting.orders and (queue is None or not (queue.line or queue.heap)):
+                return None
+            worker = lane.least_loaded()
+            if (worker is None and lane.expected) or (node := waiting.pop(name)) is None:
+                return None
+            if worker is not None:
+                self._pool_of[worker.name].last[lane.call] = (share.call if lane.call else share.think).counter
+            return node, worker
         room: dict[str, WorkerState | None] = {}
         first: dict[bool, _Lane] = {}
         for name, lane in list(busy.items()):
@@ -339,33 +351,14 @@ class ReadyQueue:
         ours = [lane.call for lane in first.values() if lane.heap[0][3] is share]
         return self._take(share, {name: worker for name, worker in room.items() if (name == "call") in ours})
 
-    def _take_alone(self) -> tuple[Node, WorkerState | None] | None:
-        """Do the work of `take` for one share in one lane, where nothing needs comparing. The share stays listed even
-        if nothing of it waits, until a second share comes."""
-        ((name, lane),) = self._busy.items()
-        ((share, waiting),) = self._waiting.items()
-        if waiting.empty(name):
-            return None
-        worker = lane.least_loaded()
-        if worker is None and lane.expected:
-            return None
-        node = waiting.pop(name)
-        if node is None:
-            return None
-        if worker is not None:
-            self._note_last(share, worker, lane.call)
-        return node, worker
-
-    def _note_last(self, share: Share, worker: WorkerState, call: bool) -> None:
-        self._pool_of[worker.name].last[call] = (share.call if call else share.think).counter
-
     def _take(self, share: Share, room: Room) -> tuple[Node, WorkerState | None]:
         """Take out the first step of a share in the given lanes; one of them must have a step."""
         taken = self._waiting[share].take(room)
         assert taken is not None
         node, worker = taken
         if worker is not None:
-            self._note_last(share, worker, node.step.op.kind == "call")
+            call = node.step.op.kind == "call"
+            self._pool_of[worker.name].last[call] = (share.call if call else share.think).counter
         return taken
 
     def _arrival(self, lane: _Lane) -> tuple[int, int]:

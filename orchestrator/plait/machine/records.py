@@ -218,7 +218,7 @@ class Node:
 
     def changes(self, began: float) -> tuple[Change, ...]:
         """Return its moves for reports, with times in seconds since `began`."""
-        flat = cast("tuple[Any, ...]", self._moves)
+        flat: tuple[Any, ...] = self._moves
         return tuple([(flat[i] - began, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)])
 
     def shift(self, seconds: float) -> None:
@@ -295,6 +295,8 @@ class RunPolicies:
     """Whether any policy places its steps or reviews its events."""
     needs_stream: bool = False
     """Whether a reviewer reads text while it is generated."""
+    needs_counts: bool = False
+    """Whether a reviewer reads how many tokens were generated meanwhile."""
 
 
 @dataclass(slots=True, eq=False)
@@ -478,6 +480,8 @@ class Account:
     """Attempts were charged by their reports: the last report of each may exceed it."""
     lengths: bool = False
     """Whether it, or one around it, has a limit that generated tokens count against."""
+    calls: bool = False
+    """Whether it, or one around it, has a limit that may keep a call from starting: a deadline among others."""
     prompt: int = 0
     """Prompt tokens, live attempts included."""
     tokens: int = 0

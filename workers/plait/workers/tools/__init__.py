@@ -144,13 +144,14 @@ class Tools(CallbackWorker):
 
     def begin(self, job: Job, tell: Tell) -> None:
         """Call the tool of `job.op`, and report its result or failure."""
-        prepared = self._prepare(job.op, job.run)
+        op = job.op
+        prepared = self._prepare(op, job.run)
         if isinstance(prepared, Failure):
             tell(prepared)
             return
+        assert op.kind == "call"
         the_tool, kwargs = prepared
         loop, attempt = asyncio.get_running_loop(), job.attempt
-        op = cast("ToolCall", job.op)
 
         def end(outcome: Result | Failure) -> None:
             del self._running[attempt]
@@ -411,7 +412,8 @@ class _Running:
     def release(self) -> None:
         """Stop timer and task when the caller no longer waits."""
         self.over = True
-        self.release_timer()
+        if self.timer is not None:
+            self.release_timer()
         if self.task is not None:
             self.task.cancel()
 
