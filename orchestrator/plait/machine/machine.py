@@ -126,7 +126,7 @@ class Machine:
         self.attempts: dict[int, Attempt] = records.attempts
         """Attempts that have not ended, by id."""
         self.workers: dict[str, WorkerState] = records.workers
-        """All workers that ever came, by name."""
+        """All workers that have ever registered, by name."""
         self.timers: Timers = slots.timers
 
     @property

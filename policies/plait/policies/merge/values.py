@@ -287,7 +287,7 @@ class Splice(Merge):
     otherwise: bool = Field(default=False, description="See `pick`.")
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
-        description="Token limit of all branches together, if the value is a list of pieces: the longest ones lose "
+        description="Token limit of all branches together: if the value is a list of pieces, the longest ones lose "
         "their ends. Without token ids a word counts as a token.",
     )
 

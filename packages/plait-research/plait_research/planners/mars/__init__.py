@@ -240,7 +240,7 @@ class Mars(LearningPlanner, Flow):
 
     draft: Annotated[CallConfig, Uses("question")] = Field(
         default=CallConfig(max_tokens=500),
-        description="A part of a sample, between two looks; what it leaves open is as `answer` has it.",
+        description="A part of a sample, between two checks. Unset fields have the values of `answer`.",
     )
     answer: Annotated[CallConfig, Uses("question")] = Field(
         default=CallConfig(max_tokens=4096, temperature=1.0),

@@ -142,7 +142,7 @@ class SSR(LearningPlanner, Flow):
     )
     target: Annotated[CallConfig, Uses("question", "strategy")] = Field(
         default=CallConfig(thinking="off"),
-        description="A step that the target's `model` writes; what it leaves open is as `draft` has it.",
+        description="A step that the target's `model` writes. Unset fields have the values of `draft`.",
     )
     judge: Annotated[CallConfig, Uses("question", "strategy")] = Field(
         default=CallConfig(thinking="off"),

@@ -67,14 +67,14 @@ class Threads(Planner):
 
     answer: Annotated[CallConfig, Uses("question", "opening")] = Field(
         default=CallConfig(),
-        description="A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its "
+        description="A leg of the parent: its text between two joins. Unset fields have the dialect's values. Its "
         "template takes the place of the dialect's, for a model that was trained with an instruction of its own, such "
         "as the one in NPR's repository; `{opening}` is the dialect's: `Sub Call Budget: 3 {opening}` asks a "
         "model of APR for 3 threads.",
     )
     part: Annotated[CallConfig, Uses("header")] = Field(
         default=CallConfig(),
-        description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
+        description="A thread (a leg of it, if it spawns). Unset fields have the dialect's values. Its template has "
         "`{header}`, the dialect's words.",
     )
     dialect: FreeText | Dialect = Field(

@@ -106,8 +106,8 @@ class Refine(Planner):
     )
     turn: Annotated[CallConfig, Uses("question", "histogram", "workspace")] = Field(
         default=CallConfig(),
-        description="A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it "
-        "leaves open is as `draft` has it.",
+        description="A draft that reads `{workspace}` and `{histogram}`, the count of the answers before. Unset "
+        "fields have the values of `draft`.",
     )
     summary: Annotated[CallConfig, Uses("question", "count", "drafts", "histogram", "tokens")] = Field(
         default=CallConfig(max_tokens=1024),
