@@ -204,7 +204,7 @@ class WorkerSettings(_Settings):
 class EngineSettings(_Settings):
     """Engines in this process or on a Ray cluster: how many, and what each reserves."""
 
-    engines: int = Field(default=1, ge=1, description="Engines, each in a Ray actor of its own.")
+    engines: int = Field(default=1, ge=1, description="Engines, each in a Ray actor or process of its own.")
     max_engines: int | None = Field(
         default=None,
         ge=1,
@@ -308,6 +308,11 @@ class StoreSettings(_Settings):
         description="The processes of the pool divide the slots of the servers that they share: `slots` is the total "
         "of all processes. Each process gets an equal part, and the slots that others do not need; a dead process "
         "loses its part after `pool_lease`.",
+    )
+    share_load: bool = Field(
+        default=False,
+        description="The processes of the pool tell one another how many steps each runs on each model worker, and "
+        "with `kv_events` look their prompts up in the caches of all servers. The policy `affinity` goes by both.",
     )
     cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = Field(
         default=None,
