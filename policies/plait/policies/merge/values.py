@@ -273,7 +273,7 @@ class SplicePlace(Frozen):
 
 
 class Splice(Merge):
-    """Writes the `block` of the threads' results. The value is this text, or a list of pieces if the block says so."""
+    """Writes the `block` of the threads' results. The value is this text, or with `block.carry` a list of pieces."""
 
     block: Annotated[SpliceBlock, Free()] = Field(default=SpliceBlock(), description="The fixed text, and the goal.")
     places: Annotated[tuple[SplicePlace, ...], Free()] = Field(
