@@ -237,7 +237,7 @@ class CachedBlocks:
         if host:
             self._host.discard(name)
             if name not in self._away:
-                return  # the GPU holds it, or no tier does
+                return  # the GPU holds it, or neither does
         elif name in self._host:
             self._away.add(name)
             self._moved[name], self._evicts = None, True
@@ -266,7 +266,7 @@ class CachedBlocks:
             self._held[attempt] = self._worth_up_to(block.before)
 
     def _worth(self, upto: int, away: int) -> int:
-        """Return the saving of a prompt with `upto` cached tokens, of which `away` blocks are in host memory only."""
+        """Return the tokens that a prompt saves with `upto` cached ones, `away` blocks of them in the host alone."""
         return upto - round(self._load_cost * self.block * away)
 
     def _worth_up_to(self, name: Hashable) -> int:

@@ -24,7 +24,6 @@ from plait.core.errors import EngineError
 from plait.core.events import Job
 from plait.core.result import Failure
 from plait.workers.engine import Engine
-from plait.workers.engine.core_process import explain
 from tests.one_engine import PLACE, opened
 
 from ..vllm_server import SERVER_DTYPE
@@ -381,16 +380,6 @@ async def test_a_socket_that_is_taken_is_named(tiny_model: Path, monkeypatch: py
         with pytest.raises(EngineError, match=r"a socket of the engine is taken \(.*Address already in use.*end the"):
             await Engine(str(tiny_model), process="own", threads=1, kv_events=True).start()
     gc.collect()
-
-
-def test_a_gpu_that_others_fill_is_reported_with_the_remedy() -> None:
-    """The text is that of vLLM 0.32."""
-    text = (
-        "Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory utilization "
-        "(0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
-    )
-    message = explain(ValueError(text), "m")
-    assert "3.1/79.1 GiB" in message and "lower gpu_memory_utilization in engine_args" in message
 
 
 @pytest.mark.own_engine
