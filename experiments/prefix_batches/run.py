@@ -153,7 +153,7 @@ def table(
         f"way{name}",
         "computed ÷ unique",
         "seconds",
-        "file's seconds ÷",
+        "seconds by the file ÷" if name else "file's seconds ÷",
         "`plait simulate`: seconds",
         f"off{foreseen_by}, %",
     )
