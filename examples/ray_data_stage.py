@@ -32,9 +32,10 @@ def run(folder: Path, stage: type[Votes] = Votes, **options: Any) -> None:
     context = ray.data.DataContext.get_current()
     context.checkpoint_config = CheckpointConfig(id_column="id", checkpoint_path=str(folder / "checkpoint"))
     rows = ray.data.read_json(str(folder / "in"), file_extensions=["jsonl"])
-    # At most 2 actors with 2 batches of 8 rows each; further blocks wait (backpressure).
-    pool = {"concurrency": (1, 2), "max_concurrency": 2, "batch_size": 8, "num_cpus": 1}
-    rows.map_batches(stage, fn_constructor_kwargs=options, **pool).write_json(str(folder / "out"))
+    # At most 2 actors with 2 blocks each; further blocks wait (backpressure).
+    pool = ray.data.ActorPoolStrategy(min_size=1, max_size=2, max_tasks_in_flight_per_actor=2)
+    answers = rows.map_batches(stage, batch_size=8, fn_constructor_kwargs=options, compute=pool, num_cpus=1)
+    answers.write_json(str(folder / "out"))
 
 
 if __name__ == "__main__":

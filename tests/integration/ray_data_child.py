@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import ray
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import ray_data_stage  # pyright: ignore[reportMissingImports]
 
 
 class Noted(ray_data_stage.Votes):
     """Writes a line at the beginning and the end of each batch."""
 
-    def __init__(self, folder: str, **options: Any) -> None:
+    def __init__(self, notes: str, **options: Any) -> None:
         super().__init__(**options)
-        self._notes = Path(folder) / f"notes-{os.getpid()}"
+        self._notes = Path(notes) / f"notes-{os.getpid()}"
 
     def _note(self, rows: dict[str, Any], sign: int) -> None:
         with self._notes.open("a") as out:
@@ -38,5 +36,5 @@ class Noted(ray_data_stage.Votes):
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=100 << 20)
-    ray_data_stage.run(folder, Noted, folder=str(folder), script=str(folder / "script.json"))
+    ray_data_stage.run(folder, Noted, notes=str(folder), script=str(folder / "script.json"))
     ray.shutdown()

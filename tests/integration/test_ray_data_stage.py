@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 
+from scripts.checkout import python_path
+
 pytest.importorskip("ray.data.checkpoint", reason="Ray Data has no checkpoints here: pip install 'plait[ray-data]'")
+ROOT = Path(__file__).resolve().parents[2]
 ROWS, FILES = 240, 30
 MAX_ROWS_IN_FLIGHT = 2 * 2 * 8
-"""Actors, batches of an actor, rows of a batch: as the example sets them."""
+"""Actors and blocks of an actor, as the example sets them, and rows of a block."""
 
 
 @pytest.fixture
@@ -60,7 +63,8 @@ def test_a_pipeline_that_was_killed_resumes_behind_the_rows_that_it_has_written(
         (tmp_path / f"in/{part}.jsonl").write_text("\n".join(lines))
     (tmp_path / "script.json").write_text(json.dumps({"replies": [{"text": "a reply", "delay": 0.5}]}))
     command = [sys.executable, str(Path(__file__).with_name("ray_data_child.py")), str(tmp_path)]
-    environment = {**os.environ, "RAY_TMPDIR": home, "RAY_USAGE_STATS_ENABLED": "0"}
+    path = os.pathsep.join([python_path(ROOT), str(ROOT / "examples")])  # for the actors too
+    environment = {**os.environ, "PYTHONPATH": path, "RAY_TMPDIR": home, "RAY_USAGE_STATS_ENABLED": "0"}
     environment.pop("RAY_ADDRESS", None)
     with (tmp_path / "log").open("w") as log:
         first = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
