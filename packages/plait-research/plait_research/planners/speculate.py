@@ -28,8 +28,8 @@ class Speculate(ToolTurns):
 
     A cheap draft model writes step after step, with the tools that change nothing. The target model writes each of
     these steps too, behind the draft's steps before it, all at the same time. As long as both do the same the steps
-    stand; at the first difference the target's own step is taken, the rest is given up, and a new round begins. What
-    comes out is what the target alone comes to (`depth=1`); at temperature 0 it is the same text.
+    stand; at the first difference the target's own step is taken, the rest is given up, and a new round begins. The
+    output equals the target's own (`depth=1`); at temperature 0 even the text is the same.
 
     With tools a step is a turn: the same calls, with arguments that the tool takes for the same, in the same order.
     The conversation keeps calls and results and not the thoughts around them, so that equal steps lead on equally.
@@ -159,7 +159,7 @@ class Speculate(ToolTurns):
 
 @dataclass(slots=True)
 class Ahead:
-    """What the draft has done at one step, as far as it has come."""
+    """The draft's progress at one step."""
 
     turn: Turn | None = None
     observed: Turn | None = None
