@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from plait.core import graph
+from plait.apps.common import graph
 from plait.core.plan import Plan, validate
 
 DIAMOND = {
@@ -113,6 +113,16 @@ def test_a_written_plan_that_cannot_be_read(plait, tmp_path):
     assert "reads no written plans" in done.json["error"]
     done = plait("plan", "--plan", "plan.json", "--json")
     assert done.code == 2 and "plan.json" in done.json["error"]
+
+
+def test_a_step_that_decodes_and_prefills_is_simulated(plait):
+    """Four prompts of 4,000 tokens are read at 20,000 a second, and each first token comes with the last of them."""
+    words = ["simulate", "word " * 3200, "--planner", "sample", "--n", 4, "--policy", "fifo", "--json", "--cluster"]
+    seconds = {}
+    for engine in ("slots=4", "slots=4,step_tokens=100000", "slots=4,step_tokens=4000"):
+        summary = json.loads(plait(*words, engine).out)["policies"]["fifo"]
+        seconds[engine] = summary["makespan_seconds"]
+    assert len(set(seconds.values())) == 3, seconds
 
 
 def test_simulated_policies_stand_side_by_side(plait, tmp_path):

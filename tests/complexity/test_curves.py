@@ -26,7 +26,7 @@ FIVE = Usage(completion=5)
 OPTIONS: dict[str, dict[str, Any]] = {
     "by-saturation": {"max_branches": 1000},
     "constant": {"value": 1},
-    "splice": {"head": "", "tail": ""},
+    "splice": {"block": {"head": "", "tail": ""}},
 }
 """Options that a merge does not do without."""
 ASKING = ("judged", "pairwise", "map-reduce", "synthesis", "equivalent", "best-scored")

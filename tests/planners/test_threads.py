@@ -17,7 +17,7 @@ from plait.core.plan import Plan, Step
 from plait.core.request import Request
 from plait.core.result import Failure, Result
 from plait.planners.threads.threads import Threads
-from plait.planners.threads.threads.dialects import Dialect, load
+from plait.planners.threads.threads.dialects import Dialect
 from plait.planners.threads.threads.names import LegPlace, Memo
 from plait.tasks.plain import Plain
 from plait_bench.tasks.countdown import Countdown
@@ -234,12 +234,6 @@ def test_a_dialect_that_cannot_be_fresh() -> None:
 def test_a_table_with_a_broken_expression() -> None:
     with pytest.raises(FieldError, match="not a regular expression"):
         Dialect(fork="<go>", item="(")
-
-
-def test_the_tables_join_is_what_splice_takes() -> None:
-    from plait.policies.merge.values import Splice
-
-    Splice.model_validate(load("countdown").join.model_dump(mode="json"))
 
 
 # --- through the machine ---------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def test_one_word_without_end_is_bounded(dialect: str, word: int) -> None:
     text = NOISE[word] * (20_000 // max(1, len(NOISE[word])))
     for said in (text, table.open + text + table.fork, (table.open + text[:50] + table.fork) * 100):
         assert len(table.items(said, "", 8, table.remember("", text))) <= 256
-    options = {**table.join.model_dump(mode="json"), "places": [{"branch": "a"}]}
+    options = {"block": table.join, "places": [{"branch": "a"}]}
     assert Splice.model_validate(options).merge([_result(text)], Plain(text="?")).value
 
 
@@ -82,7 +82,7 @@ def test_what_a_thread_wrote_is_in_the_join_once_and_never_read_as_a_template(
     said = text + block.end[: len(block.end) - cut]
     result = _result(said)
     value = Splice.model_validate(
-        {**block.model_dump(mode="json"), "places": [{"item": "1", "branch": "a"}, {"item": "2", "branch": "b"}]}
+        {"block": block, "places": [{"item": "1", "branch": "a"}, {"item": "2", "branch": "b"}]}
     )
     verdict = value.merge([result, _failed("b")], Plain(text="?")).value
     assert isinstance(verdict, list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.core.splice import SpliceBlock
 from plait.core.states import State
 from plait.policies.merge.values import Splice
 from plait_bench.tasks.countdown import Countdown
@@ -25,7 +26,7 @@ STEPS = ["14 - 10 = 4", "10 * 3 = 30", "8 - 3 = 5"]
 
 def splice(*places: str | None) -> Splice:
     entries = [{"item": item, "branch": name} for item, name in zip(STEPS, places, strict=False)]
-    return Splice.model_validate({**TABLE, "places": entries})
+    return Splice.model_validate({"block": TABLE, "places": entries})
 
 
 HIT = "30 + 14 = 44 | 8 + 52 <hi> - 36 <hit>  30 + 14 = 44 ;\n44 - 8 = 36 <end> "
@@ -64,23 +65,24 @@ def test_a_wrong_claim_reads_as_nothing(claim: str) -> None:
 
 
 def test_without_check_a_claim_stands() -> None:
-    merge = Splice.model_validate({**TABLE, "check": False})
+    merge = Splice.model_validate({"block": {**TABLE, "check": False}})
     verdict = merge.merge([branch("c1", "<hit> 1 + 1 = 3 <end>")], TASK)
     assert verdict.value == " <join> <hit>  ; 1 + 1 = 3 <go>"
 
 
 def test_a_claim_that_cannot_be_judged_stands() -> None:
-    merge = Splice(goal=r"GOAL (?P<answer>\S+)", hit="{answer}", none="-", separator=",")
+    merge = Splice(block=SpliceBlock(goal=r"GOAL (?P<answer>\S+)", hit="{answer}", none="-", separator=","))
     verdict = merge.merge(branches("GOAL A", "GOAL a", "GOAL 7", "no"), LETTERS)
     assert verdict.value == "A,-,7,-"
     assert merge.decided(branches("GOAL 7"), 3, LETTERS) and not merge.decided(branches("GOAL a", "no"), 3, LETTERS)
 
 
 def test_texts_are_kept_whole_where_there_is_no_goal() -> None:
-    merge = Splice(
+    block = SpliceBlock(
         head="\n", hit="<Thread>\n{number}:{text}", none="<Thread>\n{number}:</Thread>", tail="\n", end="</Thread>",
         close="\n</Thread>",
     )  # fmt: skip
+    merge = Splice(block=block)
     some = [branch("a", " one {item} </Thread>"), branch("b", " cut"), ended("c", State.CANCELLED)]
     verdict = merge.merge(some, LETTERS)
     assert verdict.value == ("\n<Thread>\n1: one {item} </Thread><Thread>\n2: cut\n</Thread><Thread>\n3:</Thread>\n")

@@ -18,16 +18,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 LIMITS = {
-    "run": 815,
-    "run, journal": 1029,
-    "chain": 168,
-    "chain, journal": 217,
-    "fan": 112,
-    "fan, journal": 155,
-    "request": 265,
-    "request, journal": 334,
-    "token": 13.2,
-    "token, journal": 14.1,
+    "run": 718,
+    "run, journal": 944,
+    "chain": 134,
+    "chain, journal": 183,
+    "fan": 100,
+    "fan, journal": 143,
+    "request": 201,
+    "request, journal": 274,
+    "token": 12.9,
+    "token, journal": 13.8,
 }
 """Calls of one of each."""
 

@@ -244,14 +244,27 @@ class Tenants:
         said = await self.send(name, server, "POST", "/v1/responses", body)
         if said.status_code != 200:
             self.refused(f"program {name}", said)
-        elif mark[::-1] not in said.text:
-            text = said.text.replace("\\", "")
-            ended = '"timeout' in text or any(f'"code": {code}' in text for code in KILLED)
-            self.found.tally["programs that ended with a reason"] += ended
-            if not ended:
-                whole = said.json()
-                kept = {key: whole.get(key) for key in ("id", "status", "error", "incomplete_details", "output")}
-                self.found.silent.append(f"program {name}: {json.dumps(kept)}")
+            return
+        whole = said.json()
+        text = "".join(part["text"] for item in whole["output"] for part in item.get("content", ()))
+        if whole["status"] == "completed" and mark[::-1] in text:
+            return
+        outcome: dict[str, Any] = {}
+        with contextlib.suppress(ValueError):
+            outcome = json.loads(text)
+        match outcome.get("status"):
+            case "broken":
+                ended = bool(outcome["stderr"])
+            case "timeout":
+                ended = True
+            case "failed":
+                ended = outcome["code"] in KILLED
+            case _:
+                ended = bool((whole.get("error") or {}).get("message"))
+        self.found.tally["programs that ended with a reason"] += ended
+        if not ended:
+            kept = {key: whole.get(key) for key in ("id", "status", "error", "incomplete_details", "output")}
+            self.found.silent.append(f"program {name}: {json.dumps(kept)}")
 
     async def stored(self, name: str, server: str, mark: str) -> None:
         """Store a completion, and read it."""

@@ -43,6 +43,8 @@ def measure_value(value: JsonValue, known: Mapping[Same, ValueSize], most: int) 
         value: any JSON value. known: sizes of lists and objects inside the value; these are not visited. most: where to
         stop.
     """
+    if isinstance(value, str):
+        return ValueSize(_text_size(value))
     total = deepest = 0
     todo: list[tuple[JsonValue, int]] = [(value, 0)]
     while todo and total <= most:

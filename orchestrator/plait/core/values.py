@@ -99,7 +99,7 @@ class Frozen(BaseModel, metaclass=_FieldErrors):
         """Return a copy with other values of some fields, unchecked. Pydantic's own takes four times as long."""
         made = object.__new__(type(self))
         _set(made, "__dict__", {**self.__dict__, **(update or {})})
-        _set(made, "__pydantic_fields_set__", self.__pydantic_fields_set__.union(update or ()))
+        _set(made, "__pydantic_fields_set__", {*self.__pydantic_fields_set__, *(update or ())})
         _set(made, "__pydantic_extra__", None)
         _set(made, "__pydantic_private__", self.__pydantic_private__ and {**self.__pydantic_private__})
         return made
@@ -156,8 +156,10 @@ def json_value(given: object, depth: int = 0, known: Mapping[Same, int] = Mappin
             items = cast("list[object]", given)
             if known and Same(items) in known:
                 return cast("JsonValue", given)
-            listed = [json_value(item, depth + 1, known) for item in items]
-            same = isinstance(given, list) and all(a is b for a, b in zip(items, listed, strict=True))
+            listed = [
+                item if type(item) is str and item.isascii() else json_value(item, depth + 1, known) for item in items
+            ]
+            same = isinstance(given, list) and all(map(operator.is_, items, listed))
             return cast("JsonValue", given) if same else listed
         case _:
             raise ValueError(f"{type(given).__name__} is no JSON value")

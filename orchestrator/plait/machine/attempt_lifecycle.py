@@ -54,7 +54,8 @@ class Slots:
         # A call without arguments has nothing to fill in, and there may be thousands of them.
         if not isinstance(op, ToolCall) or op.args:
             op = resolve(node, grant.tokens, len(generated), grant.thoughts)
-        attempt = Attempt(number, tokens, grant.short, records.now, priority, node=node, worker=worker)
+        now = records.now
+        attempt = Attempt(number, tokens, grant.short, now, now, priority, tokens, node=node, worker=worker)
         records.attempts[number] = attempt
         if not run.live and not run.paused:
             records.waiting -= 1
@@ -73,10 +74,11 @@ class Slots:
                     margin=ask.margin,
                     estimated=ask.estimated,
                     price=ask.price,
-                    priced_until=records.now,
+                    priced_until=now,
                 )
             budgets.reserve(node.account, attempt)
-            seconds = budgets.seconds_left(node.account, records.now)
+            if node.account.calls:
+                seconds = budgets.seconds_left(node.account, now)
         # Counted here and not when the worker confirms: the next choice of a worker must see the slot as taken.
         worker.load += tokens
         worker.running += 1
@@ -84,10 +86,10 @@ class Slots:
         if node.place.prefix_group is not None:
             prefix_groups.count_start(node.place.prefix_group, attempt, records.prefixes)
         if self.lease is not None:
-            self.timers.add(records.now + self.lease, "lease", attempt)
+            self.timers.add(now + self.lease, "lease", attempt)
         if run.policies.needs_stream and isinstance(op, ModelCall) and op.stream is None:
             op = op.model_copy(update={"stream": True})
-        report = attempt.charge.counted or any(policy.needs_counts for policy in run.policies.reviewers)
+        report = attempt.charge.counted or run.policies.needs_counts
         job = Job(number, run.id, node.id, op, seconds, generated, priority, report, tenant=run.request.tenant)
         records.actions.append(Dispatch(worker.name, job, reason))
         return attempt
@@ -160,8 +162,9 @@ class Slots:
             self.ask_next(worker.held, "")
         if run.held.heaps:
             self.stirred[run.id] = run
-        if run.live == 0:
-            self.closing.append(run)  # a run finishes only when nothing of it generates any more: its usage is whole
+        # A run finishes only when nothing of it generates any more: its usage is whole.
+        if run.live == 0 and run.over:
+            self.closing.append(run)
 
     def _settle(self, account: Account, attempt: Attempt, usage: Usage, known: Usage | None, dead: bool) -> None:
         """Charge the end of an attempt to its accounts, and queue the steps that they hold back. `known` is the usage

@@ -95,6 +95,9 @@ class _Limit(NamedTuple):
     """Charge for a generated token."""
 
 
+_OF_CALLS = frozenset({"seconds", "attempts", "width", "cost"})
+
+
 def open_account(
     budget: Budget | None, owner: str, parent: Account | None, now: float, level: int = 0
 ) -> Account | None:
@@ -108,6 +111,7 @@ def open_account(
     account.prompts = prompts or (parent is not None and parent.prompts)
     account.thinking = "thinking_tokens" in limits or (parent is not None and parent.thinking)
     account.lengths = prompts or "tokens" in limits or (parent is not None and parent.lengths)
+    account.calls = not _OF_CALLS.isdisjoint(limits) or (parent is not None and parent.calls)
     return account
 
 
@@ -144,10 +148,12 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         return Grant(ask.tokens) if ask.tokens else CALL
     granted, short, thoughts = ask.tokens, "", ask.thoughts
     hold: Account | None = None
-    for payer in account.chain():
-        if message := _exhausted(payer, now):
+    for payer in account.chain() if account.parent is not None else (account,):
+        limit = payer.budget
+        ends = payer.deadline is not None or limit.attempts is not None or limit.cost is not None
+        if ends and (message := _exhausted(payer, now)):
             return Refusal(message)
-        if payer.budget.width is not None and payer.running >= payer.budget.width:
+        if limit.width is not None and payer.running >= limit.width:
             hold = hold or payer
         if not ask.tokens:
             continue
@@ -159,8 +165,8 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         fit = _fit(payer, ask, granted, short, decided)
         if isinstance(fit, Refusal):
             return fit
-        granted, short = fit.granted, fit.short
-        if fit.waits:
+        granted, short, waits = fit
+        if waits:
             hold = hold or payer
     if hold:
         return Wait(hold)  # only now: a limit further out may be used up for good, and then waiting is useless
@@ -182,18 +188,9 @@ def _exhausted(payer: Account, now: float) -> str:
     return ""
 
 
-class _Fit(NamedTuple):
-    """How an attempt fits into the limits of tokens and cost of one account."""
-
-    granted: int
-    short: str
-    """The limit that made `granted` less than requested."""
-    waits: bool
-    """Live attempts may give back some of their reservations, so it should wait."""
-
-
-def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> _Fit | Refusal:
-    """Fit an attempt with `granted` tokens so far into the limits of one more account."""
+def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> tuple[int, str, bool] | Refusal:
+    """Fit an attempt with `granted` tokens so far into the limits of one more account. Return the granted tokens, the
+    limit that made them less than requested, and whether to wait: live attempts may give reservations back."""
     # An attempt that cannot be cut in time has to fit as a whole; any other is cut when the limit is reached.
     full = payer.budget.strict or not ask.counted
     waits = False
@@ -209,7 +206,7 @@ def _fit(payer: Account, ask: Ask, granted: int, short: str, decided: bool) -> _
         elif one.each_token and (fits := int((left - prompt) / one.each_token)) < granted:
             granted = fits
             short = f"{payer.owner}: `{one.name}` left {fits} tokens to generate; {_advise_raise(payer, one.name)}"
-    return _Fit(granted, short, waits)
+    return granted, short, waits
 
 
 FAR_OFF_ATTEMPTS = 16
@@ -220,7 +217,7 @@ def is_far_off(account: Account, tokens: int, price: Price | None) -> bool:
     """Return whether an attempt that may generate `tokens` can be charged in full at its start: no limit is near, and
     all reservations together stay within half of the rest. Such an attempt need not report progress, which costs a
     server a line for every token."""
-    for payer in account.chain():
+    for payer in account.chain() if account.parent is not None else (account,):
         if payer.budget.strict or (payer.budget.cost is not None and price is None):
             return False
         for one in _limits(payer, price):
@@ -269,34 +266,39 @@ def _used_up(account: Account, limit: _Limit, ask: Ask, left: float) -> str:
 def _reserved_tokens(account: Account, attempt: Attempt) -> int:
     """Return the tokens that an attempt has reserved in an account and not reported yet."""
     # A strict budget reserves the whole grant; any other only the likely length, because the rest can be cut.
-    if account.budget.strict or not attempt.charge.counted:
-        return max(0, attempt.reserved - (attempt.tokens if attempt.charge.counted else 0))
-    return max(0, attempt.charge.likely - attempt.tokens)
+    charge = attempt.charge
+    if account.budget.strict or not charge.counted:
+        left = attempt.reserved - (attempt.tokens if charge.counted else 0)
+    else:
+        left = charge.likely - attempt.tokens
+    return left if left > 0 else 0
 
 
-def _cost_of_margin(attempt: Attempt) -> float:
-    return attempt.charge.margin * attempt.charge.price.input / MILLION if attempt.charge.price is not None else 0.0
+def _cost(attempt: Attempt, tokens: int) -> float:
+    """Return the cost of generated tokens of an attempt and of its prompt's margin."""
+    price = attempt.charge.price
+    return 0.0 if price is None else tokens * _rate(price) + attempt.charge.margin * price.input / MILLION
 
 
-def _rate(price: Price | None) -> float:
-    return price.output / MILLION if price is not None else 0.0
+def _rate(price: Price) -> float:
+    return price.output / MILLION
 
 
 def reserve(account: Account, attempt: Attempt) -> None:
     """Charge the start of an attempt: its prompt and its likely tokens."""
     if attempt.node.place.lane == "call":  # a call reserves no tokens
-        for payer in account.chain():
+        for payer in account.chain() if account.parent is not None else (account,):
             payer.attempts += 1
             payer.running += 1
         return
     price = attempt.charge.price
     # The prompt is charged at once: the worker reads it whatever becomes of the attempt.
     attempt.charge.cost = price.input * attempt.charge.prompt / MILLION if price is not None else 0.0
-    for payer in account.chain():
+    for payer in account.chain() if account.parent is not None else (account,):
         held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens += held
         payer.held_back.thoughts += attempt.charge.thoughts
-        payer.held_back.cost += held * _rate(price) + _cost_of_margin(attempt)
+        payer.held_back.cost += 0.0 if price is None else _cost(attempt, held)
         payer.prompt += attempt.charge.prompt
         payer.held_back.margin += attempt.charge.margin
         payer.cost += attempt.charge.cost
@@ -313,9 +315,7 @@ def take_in(account: Account, attempt: Attempt) -> None:
     account.tokens += attempt.tokens if attempt.charge.counted else 0
     account.prompt += attempt.charge.prompt
     account.held_back.margin += attempt.charge.margin
-    account.held_back.cost += _reserved_tokens(account, attempt) * _rate(attempt.charge.price) + _cost_of_margin(
-        attempt
-    )
+    account.held_back.cost += _cost(attempt, _reserved_tokens(account, attempt))
     account.held_back.estimates += attempt.charge.estimated
     account.counted |= attempt.charge.counted
     account.running += 1
@@ -335,7 +335,7 @@ def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -
         less = held - _reserved_tokens(payer, attempt)
         attempt.tokens -= tokens
         payer.held_back.tokens -= less
-        payer.held_back.cost -= less * _rate(price)
+        payer.held_back.cost -= 0.0 if price is None else less * _rate(price)
         payer.tokens += tokens
         payer.cost += attempt.charge.cost - before
         if reached is None and any(one.used >= one.most and one.each_token for one in _limits(payer, price)):
@@ -363,7 +363,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     if account is None:
         return holders
     if usage is NO_USAGE and attempt.node.place.lane == "call":  # nothing was reserved, and nothing used
-        for payer in account.chain():
+        for payer in account.chain() if account.parent is not None else (account,):
             payer.running -= 1
             if not payer.running:
                 payer.held_back.cost = 0.0
@@ -373,19 +373,20 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     price, counted = attempt.charge.price, attempt.tokens if attempt.charge.counted else 0
     more = tokens - counted  # tokens that were charged while it ran are not charged again
     prompt, cost = _final_prompt_and_cost(attempt, tokens, more, usage, now)
-    for payer in account.chain():
+    for payer in account.chain() if account.parent is not None else (account,):
         held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens -= held
         payer.held_back.thoughts -= attempt.charge.thoughts
         payer.thoughts += attempt.charge.thoughts if usage is None else usage.thoughts
         payer.tokens += more
-        payer.overrun += max(0, tokens - attempt.reserved)
+        if tokens > attempt.reserved:
+            payer.overrun += tokens - attempt.reserved
         payer.prompt += prompt - attempt.charge.prompt
         payer.held_back.margin -= attempt.charge.margin
         payer.cost += cost - attempt.charge.cost
         payer.held_back.estimates -= attempt.charge.estimated
         payer.running -= 1
-        back = held * _rate(price) + _cost_of_margin(attempt)
+        back = 0.0 if price is None else _cost(attempt, held)
         # Exactly 0 when nothing runs: the remainder of a sum of floats would count against later attempts.
         payer.held_back.cost = payer.held_back.cost - back if payer.running else 0.0
         if payer.held.heaps:
@@ -400,10 +401,11 @@ def _final_prompt_and_cost(
     charge = attempt.charge
     price, reserved = charge.price, charge.prompt + charge.margin
     if usage is None:
-        return reserved, charge.cost + more * _rate(price) + _cost_of_margin(attempt)
+        return reserved, charge.cost + _cost(attempt, more)
     prompt = usage.prompt or charge.prompt
-    cost = usage.cost or (price.of(usage, now - attempt.started) if price is not None else 0.0)
-    cost += (tokens - usage.completion) * _rate(price)
+    cost = usage.cost
+    if price is not None:
+        cost = (cost or price.of(usage, now - attempt.started)) + (tokens - usage.completion) * _rate(price)
     if usage.uncounted_prompt and prompt < reserved:  # uncounted: a limit is hard, so the reservation is charged
         cost += (reserved - prompt) * (price.input if price is not None else 0.0) / MILLION
         prompt = reserved
@@ -482,7 +484,10 @@ def _too_many_turns(account: Account, node: Node, turns: int) -> str:
 def check_turns(node: Node) -> str | None:
     """Return a message if a think step exceeds the limit of turns: its needs may have expanded into more turns than
     were known when it entered the plan."""
-    for payer in node.account.chain() if node.account is not None else ():
+    account = node.account
+    if account is None:
+        return None
+    for payer in account.chain() if account.parent is not None else (account,):
         if payer.budget.turns is not None:
             payer.turns[node] = turns = _turns(node, payer.turns, payer.waited.get(node, 0))
             if turns > payer.budget.turns:
@@ -500,7 +505,7 @@ def seconds_left(account: Account | None, now: float) -> float | None:
     if account is None:
         return None
     nearest: float | None = None
-    for payer in account.chain():
+    for payer in account.chain() if account.parent is not None else (account,):
         if payer.deadline is not None and (nearest is None or payer.deadline < nearest):
             nearest = payer.deadline
     return None if nearest is None else max(0.0, nearest - now)

@@ -95,8 +95,8 @@ class Dispatcher:
             return
         account = node.account
         answer: budgets.Grant | budgets.Wait | budgets.Refusal | None
-        if account is None and node.place.lane == "call":
-            answer = budgets.CALL  # a call without a budget needs no check, and there may be thousands of them
+        if node.place.lane == "call" and (account is None or not account.calls):
+            answer = budgets.CALL  # no limit concerns it, and there may be thousands of calls
         else:
             answer = self._admit(node, worker)
             if answer is None:

@@ -62,6 +62,7 @@ from ..core.events import (
     Finish,
     ForeignEvent,
     Limited,
+    LoadShared,
     Paused,
     Progressed,
     Pruned,
@@ -87,8 +88,9 @@ from .limits import LimitEnforcer, exceeded
 from .plans import Plans, group_policies, is_duplicate
 from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
+from .run_statistics import template_keys
 from .steps import Steps, deadline_failure, judge_at_deadline
-from .value_sizes import read_after
+from .value_sizes import count_concerned, read_after
 from .views import MachineView, NodeView
 from .wait_queues import Timer, Timers
 
@@ -125,7 +127,7 @@ class Machine:
         self.attempts: dict[int, Attempt] = records.attempts
         """Attempts that have not ended, by id."""
         self.workers: dict[str, WorkerState] = records.workers
-        """All workers that ever came, by name."""
+        """All workers that have ever registered, by name."""
         self.timers: Timers = slots.timers
 
     @property
@@ -189,6 +191,8 @@ class Machine:
                 self._on_worker_down(event)
             case CacheChanged():
                 self._records.prefixes.record_report(event.worker, event.news.held, event.news.cleared)
+            case LoadShared():
+                self.queue.record_others(event.attempts)
             case Cancelled():
                 self._on_cancelled(event)
             case Pruned():
@@ -227,18 +231,12 @@ class Machine:
     def reach(self, attempt: int) -> int:
         """Return the number of steps that an attempt's end concerns: its step's dependants, or a join's branches."""
         live = self.attempts.get(attempt)
-        if live is None:
-            return 0
-        most = len(readers := live.node.dependants)
-        if most < 16:
-            for reader in readers:
-                if reader.pending == 1 and len(reader.deps) > most:
-                    most = len(reader.deps)
-        return most
+        return 0 if live is None else count_concerned(live.node)
 
     def reads(self, attempt: int, most: int) -> int:
         """Return the approximate number of characters that joins read when an attempt's step ends, up to `most`."""
-        return read_after(live.node, most) if (live := self.attempts.get(attempt)) and live.node.dependants else 0
+        live = self.attempts.get(attempt)
+        return 0 if live is None else read_after(live.node, most)
 
     def find_finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
@@ -311,9 +309,10 @@ class Machine:
         short = (attempt.cut or attempt.short) if event.result.finish == "length" else ""
         # Cut answers are left out: their lengths say how much was left and not how long such answers are.
         if not short and not attempt.node.merge:
-            ended = AttemptEnd(self.now - attempt.started, attempt.length(event.result), attempt.worker.name)
+            ended = AttemptEnd(self._records.now - attempt.started, attempt.length(event.result), attempt.worker.name)
             node = attempt.node
-            self._records.ended.add(node.template_keys, ended, node.run.lengths)
+            keys = template_keys(node.step, node.run.request.planner.name)
+            self._records.ended.add(keys, ended, node.run.lengths)
         return self._take_result(attempt, event.result, exceeded(short) if short else None)
 
     def _take_result(self, attempt: Attempt, result: Result, limited: Failure | None = None) -> Node:

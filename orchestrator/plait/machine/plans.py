@@ -394,4 +394,5 @@ def group_policies(into: RunPolicies, policies: Sequence[Policy]) -> None:
     into.admitters = tuple(policy for policy in policies if type(policy).admit is not Policy.admit)
     into.reviewers = tuple(policy for policy in policies if type(policy).review is not Policy.review)
     into.needs_stream = any(policy.needs_stream for policy in into.reviewers)
+    into.needs_counts = any(policy.needs_counts for policy in into.reviewers)
     into.watch = bool(into.placers or into.reviewers)

@@ -110,7 +110,7 @@ class StepAttempts:
     checkpoint: Checkpoint | None = None
     """The beginning of its text that a lost attempt had generated; the next attempt resumes from it."""
     ran_on: str | None = None
-    """The worker of the last attempt; in the end, of the one that gave its value."""
+    """The worker of the last attempt; after the end, the worker that returned the value."""
     spent: Usage | None = None
     """Usage of all its attempts that have ended."""
 
@@ -218,7 +218,7 @@ class Node:
 
     def changes(self, began: float) -> tuple[Change, ...]:
         """Return its moves for reports, with times in seconds since `began`."""
-        flat = cast("tuple[Any, ...]", self._moves)
+        flat: tuple[Any, ...] = self._moves
         return tuple([(flat[i] - began, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)])
 
     def shift(self, seconds: float) -> None:
@@ -295,6 +295,8 @@ class RunPolicies:
     """Whether any policy places its steps or reviews its events."""
     needs_stream: bool = False
     """Whether a reviewer reads text while it is generated."""
+    needs_counts: bool = False
+    """Whether a reviewer reads how many tokens were generated meanwhile."""
 
 
 @dataclass(slots=True, eq=False)
@@ -313,7 +315,7 @@ class PromptSizes:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One request on its way to an answer."""
+    """The state of one request until its answer."""
 
     id: str
     request: Request
@@ -402,6 +404,8 @@ class WorkerState:
     """It is down and will come back."""
     running: int = 0
     """Attempts on it that have not ended."""
+    elsewhere: int = 0
+    """Attempts of other processes on it (`Config.share_load`)."""
     carried: int = 0
     """Attempts on it when it last reported its slots; they may exceed the new number of slots."""
     models: tuple[str, ...] = ()
@@ -424,12 +428,17 @@ class WorkerState:
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     """Its decoding speed, from runs with policies."""
     listed: int = -1
-    """`running` in its entry in the heap of free workers; -1 without an entry."""
+    """`busy` in its entry in the heap of free workers; -1 without an entry."""
 
     @property
     def free(self) -> int:
         """Slots that can take a step now."""
         return self.slots - self.running if self.up else 0
+
+    @property
+    def busy(self) -> int:
+        """Attempts on it, with those of other processes."""
+        return self.running + self.elsewhere
 
     @property
     def kept(self) -> int:
@@ -478,6 +487,8 @@ class Account:
     """Attempts were charged by their reports: the last report of each may exceed it."""
     lengths: bool = False
     """Whether it, or one around it, has a limit that generated tokens count against."""
+    calls: bool = False
+    """Whether it, or one around it, has a limit that may keep a call from starting: a deadline among others."""
     prompt: int = 0
     """Prompt tokens, live attempts included."""
     tokens: int = 0

@@ -59,10 +59,10 @@ class Figures:
     short: str
     """The limit that made `reserved` less than its step requested, as a message; empty without one."""
     started: float
-    heartbeat: float = field(init=False)
+    heartbeat: float
     """Time of its last report."""
     priority: int
-    left: int = field(init=False)
+    left: int
     """Tokens of its reservation that it has not reported as used."""
     resumed_from: Checkpoint | None = None
     """The checkpoint that it was sent to continue; `None` again if its worker restarted the text."""
@@ -87,17 +87,14 @@ class Figures:
     """Attempts on its worker when it began, itself included."""
     expected: int = 0
     """Bytes of its context that were expected in its worker's cache, in a run with policies."""
-    charge: Charge = field(default_factory=lambda: NO_CHARGE)
+    charge: Charge = NO_CHARGE
     """Its reservations and charges in budgets."""
     cut: str = ""
     """The limit for which it is being cut, as a message."""
 
-    def __post_init__(self) -> None:
-        self.heartbeat, self.left = self.started, self.reserved
-
     @property
     def generated(self) -> int:
-        """Tokens of its text so far, those of its checkpoint included."""
+        """Tokens of its text so far, including those of its checkpoint."""
         return self.tokens + len(self.resumed_from.ids) if self.resumed_from is not None else self.tokens
 
     def add_text(self, text: str) -> None:
@@ -126,9 +123,9 @@ class Figures:
         return len(ids) if self.continues or fewer else 0
 
     def length(self, result: Result) -> int:
-        """Return the tokens of the result, those of an earlier attempt that this one continued included."""
-        before = len(self.resumed_from.ids) if self.resumed_from is not None else 0
-        return before + max(result.length, self.tokens)
+        """Return the tokens of the result, including those of an earlier attempt that this one continued."""
+        before, own = len(self.resumed_from.ids) if self.resumed_from is not None else 0, result.length
+        return before + (own if own > self.tokens else self.tokens)
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the text so far as a checkpoint for another attempt, if its token ids are known."""
@@ -228,7 +225,8 @@ class Meter:
         self.thoughts += usage.thoughts
         self.uncounted += usage.uncounted
         self.uncounted_prompt += usage.uncounted_prompt
-        self.sources += usage.sources
+        if usage.sources is not self.sources:
+            self.sources += usage.sources
         if not read:
             self.cancelled += usage.completion
 
@@ -357,9 +355,11 @@ class ServiceCounter:
 
     def end(self, usage: Usage, charged: int, due: int) -> None:
         """Record an ended attempt. `charged`: tokens already charged. `due`: units still reserved for it."""
+        more, read = usage.completion - charged, usage.prompt - usage.cached
+        units = (GENERATED * more if more > 0 else 0) + (read if read > 0 else 0)
         self.due -= due
-        self.served += GENERATED * max(0, usage.completion - charged) + max(0, usage.prompt - usage.cached)
-        self.units += GENERATED * max(charged, usage.completion) + max(0, usage.prompt - usage.cached)
+        self.served += units
+        self.units += GENERATED * charged + units
         self.ended += 1
 
 

@@ -305,7 +305,7 @@ class Steps:
         node.outcome.own = result
         node.outcome.limited = limit_of(node)
         node.path_tokens.own = max(
-            [node.path_tokens.before, *(dep.path_tokens.total for dep in node.deps if dep.state is DONE)]
+            [node.path_tokens.before, *[dep.path_tokens.total for dep in node.deps if dep.state is DONE]]
         )
         if not node.step.expands and result.patch is None:
             self.finish_with_value(node, result, node.path_tokens.own)
@@ -357,7 +357,7 @@ class Ruling:
     verdict: Literal["wait", "close", "fail", "stop"]
     failure: Failure | None = None
     about: str = ""
-    """What a stopped join lacked."""
+    """The branches that a stopped join lacked."""
 
 
 WAIT, CLOSE = Ruling("wait"), Ruling("close")

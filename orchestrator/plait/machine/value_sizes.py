@@ -17,11 +17,21 @@ BRANCH = 100
 """Characters added for each branch: a merge takes at least the time of as many."""
 
 
+def count_concerned(node: Node) -> int:
+    """Return the number of steps that a step's end concerns: its dependants, or the branches of a join."""
+    most = len(node.dependants)
+    if most < 16:
+        for reader in node.dependants:
+            if reader.pending == 1 and len(reader.deps) > most:
+                most = len(reader.deps)
+    return most
+
+
 def read_after(node: Node, most: int) -> int:
     """Return the approximate number of characters that joins read when a step ends, up to `most`: joins that wait for
     it alone, and all joins that these may close."""
     for reader in node.dependants:
-        if reader.merge is not None:
+        if reader.merge is not None and reader.pending < 2:
             break
     else:
         return 0  # as for nearly every step
@@ -60,17 +70,17 @@ def byte_limit(run: Run) -> int:
 
 
 def branch_weights(node: Node) -> dict[Same, ValueSize]:
-    """Return the weights of the values of a join's branches."""
+    """Return the weights of the lists and objects among the values of a join's branches."""
     return {
         Same(dep.outcome.result.value): weight_of(dep)
         for dep in node.deps
-        if dep.state is DONE and dep.outcome.result is not None
+        if dep.state is DONE and dep.outcome.result is not None and isinstance(dep.outcome.result.value, dict | list)
     }
 
 
 def charge_join(node: Node) -> Failure | None:
     """Count the values that a join is about to read; return the failure if they exceed the limit."""
-    return _charge(node, sum(weight_of(dep).bytes for dep in node.deps if dep.state is DONE))
+    return _charge(node, sum([weight_of(dep).bytes for dep in node.deps if dep.state is DONE]))
 
 
 def charge_references(node: Node) -> Failure | None:

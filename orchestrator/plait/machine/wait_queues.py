@@ -145,11 +145,6 @@ class Waiting:
                 queue = self.lanes[lane] = ArrivalQueue()
             queue.push(node)
 
-    def empty(self, lane: str) -> bool:
-        """Return whether surely nothing waits in a lane. `False` may be due to ended steps that are still queued."""
-        queue = self.lanes.get(lane)
-        return not self.orders and (queue is None or not (queue.line or queue.heap))
-
     def first(self, lane: str) -> Node | None:
         """Return a step of a lane that has the smallest priority, or `None` if nothing waits there."""
         best: Node | None = None
@@ -175,8 +170,12 @@ class Waiting:
             taken = self.take({lane: None})
             return None if taken is None else taken[0]
         queue = self.lanes.get(lane)
-        node = queue.first() if queue is not None else None
-        if queue is not None and node is not None:
+        if queue is None:
+            return None
+        if queue.line and not queue.heap and queue.line[0].state is READY:
+            return queue.line.popleft()  # the common case
+        node = queue.first()
+        if node is not None:
             queue.pop(node)
         return node
 

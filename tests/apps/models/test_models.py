@@ -87,12 +87,13 @@ def converter() -> None:
 
 
 @pytest.mark.usefixtures("converter")
-def test_a_converted_file_is_the_same_model(tmp_path: Path) -> None:
+def test_a_converted_file_is_the_same_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoTokenizer
 
     theirs = written(tmp_path / "small.gguf")
     convert(tmp_path / "small.gguf", tmp_path / "out")
+    assert capfd.readouterr().err == "", "no bars and no advice where no terminal is"
     (shard,) = (tmp_path / "out").glob("*.safetensors")
     ours = load_file(shard)
     assert set(ours) == set(theirs)

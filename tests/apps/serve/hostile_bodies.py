@@ -234,7 +234,8 @@ EXPRESSIONS: dict[str, Body] = {
         json.dumps({"a" * at: 1 for at in range(50)}),
     ),
     "expression of a merge": plan(
-        think("a", prompt=loud("a", 400)), join("j", ["a"], {"name": "splice", "options": {"goal": "(a+)+$"}})
+        think("a", prompt=loud("a", 400)),
+        join("j", ["a"], {"name": "splice", "options": {"block": {"goal": "(a+)+$"}}}),
     ),
     "expression of a dialect": says(
         400,

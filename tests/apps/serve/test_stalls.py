@@ -48,7 +48,7 @@ EXPRESSIONS = {
     ),
     "a name of a schema": _schema({"type": "object", "patternProperties": {_EVIL: {}}, "additionalProperties": False}),
     "the goal of a merge": _plan(
-        _think("a"), _join("j", ["a"], {"name": "splice", "options": {"goal": _EVIL}}), output="j"
+        _think("a"), _join("j", ["a"], {"name": "splice", "options": {"block": {"goal": _EVIL}}}), output="j"
     ),
     "a dialect of threads": {
         **_ASK,
@@ -74,7 +74,7 @@ async def test_an_expression_that_cannot_run_so_is_refused_in_words(serve, patte
     bodies = [
         {**_ASK, "plait": {"task": {"name": "plain", "options": {"where": "regex", "pattern": pattern}}}},
         _schema({"type": "object", "properties": {"x": {"pattern": pattern}}}),
-        _plan(_think("a"), _join("j", ["a"], {"name": "splice", "options": {"goal": pattern}}), output="j"),
+        _plan(_think("a"), _join("j", ["a"], {"name": "splice", "options": {"block": {"goal": pattern}}}), output="j"),
     ]
     async with serve() as served, httpx.AsyncClient() as http:
         for body in bodies:

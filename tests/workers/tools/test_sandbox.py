@@ -522,6 +522,33 @@ async def test_a_warm_sandbox_that_was_killed_is_not_used() -> None:
     await sandbox.close()
 
 
+async def test_a_warm_sandbox_whose_end_is_not_known_yet_is_replaced() -> None:
+    """Before, a program that came between the kill and its news ended as `broken`, without a reason."""
+    sandbox = Sandbox("process", warm=1)
+    assert (await ran(sandbox, "print(1)")).stdout == "1\n"
+    backend: Any = sandbox.backend
+    (waiting,) = backend._warm
+    os.kill(waiting.process.pid, signal.SIGKILL)
+    outcome = await ran(sandbox, "print(2)")
+    assert (outcome.status, outcome.stdout) == ("done", "2\n"), outcome
+    await sandbox.close()
+
+
+async def test_a_sandbox_that_ends_before_the_program_begins_says_so() -> None:
+    sandbox = Sandbox("process")
+    backend: Any = sandbox.backend
+    start = backend._start
+
+    async def start_and_kill(limits: Any) -> Any:
+        made = await start(limits)
+        os.kill(made.process.pid, signal.SIGKILL)
+        return made
+
+    backend._start = start_and_kill
+    outcome = await ran(sandbox, "print(1)")
+    assert (outcome.status, outcome.code) == ("broken", 137) and "before the program began" in outcome.stderr, outcome
+
+
 def test_event_loops_one_after_another_and_beside_one_another_wait_for_places() -> None:
     class Slow:
         name, isolates = "slow", False

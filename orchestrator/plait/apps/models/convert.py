@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,18 @@ def convert(file: Path, folder: Path) -> None:
         import gguf  # noqa: F401
         from safetensors.torch import save_file
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
     except ModuleNotFoundError as error:
         raise UsageError(f"reading a GGUF file needs {error.name}: {INSTALL}") from None
     if not file.is_file():
         raise UsageError(f"there is no file {file}")
+    logging.set_verbosity_error()  # it advises on the speed of a model that is only read
+    bars = sys.stderr if sys.stderr.isatty() else io.StringIO()  # in a log they would be hundreds of lines
     try:
         source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
+        with redirect_stderr(bars):
+            tokenizer = AutoTokenizer.from_pretrained(**source)
+            model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
     except Exception as error:  # the library raises whatever it stumbles over
         reason = str(error).strip().partition("\n")[0]
         raise UsageError(f"{file} is not a GGUF file of a model that transformers can read: {reason}") from None

@@ -299,7 +299,8 @@ class Driver:
         try:
             stopped = self._pump.step()
             if stopped is IDLE:
-                self._write_at_once()
+                if self._over or self._lost or self.recorder.at_once:
+                    self._write_at_once()
                 # No caller waits for the other events, so they are written together a little later.
                 if self._flush is None and self.recorder.files and not self._over:
                     self._flush = self._loop.call_later(WRITE_DELAY_S, self._write)
@@ -309,7 +310,8 @@ class Driver:
             return
         if stopped is IDLE:
             self._idle = True
-            self._awake()  # writing may have ended runs whose journal is lost, and their cancellations wait
+            if self._pump.inbox:
+                self._awake()  # writing may have ended runs whose journal is lost, and their cancellations wait
         elif isinstance(stopped, WaitForThread):
             stopped.handled.add_done_callback(self._pump_events)
         else:
@@ -474,7 +476,7 @@ class Driver:
         self.post(self._departure(worker))
 
     def _give_up_waiting(self, worker: Worker) -> None:
-        """Have the steps fail that wait for a worker; it is taken in again when it comes back."""
+        """Fail the steps that wait for a worker; the worker is used again when it comes back."""
         if not self._closed:
             self.post(self._departure(worker))
 

@@ -174,7 +174,7 @@ class Expander:
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
         """Feed a step's reader and return its events, in order; after the step's result the last event closes it.
 
-        An error of the planner becomes an event too, and ends the step. Input for a step that is over gives no event.
+        An error of the planner becomes an event too, and ends the step. Input for an ended step gives no event.
         """
         step = machine.view().step(action.step)
         if step is None:
@@ -243,7 +243,7 @@ class Expander:
         return events
 
     def forget(self, run: str) -> None:
-        """Drop a run that is over."""
+        """Drop an ended run."""
         self._runs.pop(run, None)
         self._given.pop(run, None)
         for root in [flow for flow in self.flows if flow.partition(":")[0] == run]:
@@ -355,8 +355,9 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan whose model calls have the request's model, salt, messages, functions and `generation`, unless they
     set their own."""
     # Fields of the answer alone are left out: the planner has them in its options.
-    generation = _without(set_fields(request.generation), ANSWER_FIELDS)
-    plain = _without(generation, _IN_CHATS)
+    asked = request.generation
+    generation = {} if asked is _NONE_ASKED else _without(set_fields(asked), ANSWER_FIELDS)
+    plain = _without(generation, _IN_CHATS) if generation else {}
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan
@@ -368,8 +369,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
             return step
         salt = request.salt if apart else op.salt or request.salt
         update: dict[str, object] = {"model": op.model or request.model, "salt": salt}
-        if asked := generation if op.chat else plain:
-            update["sampling"] = op.sampling.model_copy(update=resolve(op.sampling, request=asked))
+        if wished := generation if op.chat else plain:
+            update["sampling"] = op.sampling.model_copy(update=resolve(op.sampling, request=wished))
         if offered and op.chat and not op.tools:
             parallel = request.parallel_tool_calls
             update |= {"tools": offered, "tool_choice": "auto", "parallel_tool_calls": parallel}
@@ -380,6 +381,9 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
         return step.model_copy(update={"op": op.model_copy(update=update)})
 
     return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
+
+
+_NONE_ASKED = Request.model_fields["generation"].default
 
 
 def _without(fields: Mapping[str, object], names: Collection[str]) -> dict[str, object]:

@@ -86,7 +86,8 @@ class Pace:
 
     def enter(self, attempt: int, share: str, run: str, begin: Callable[[], object]) -> None:
         """Begin a job now, or at its turn."""
-        self._arm()
+        if not self._armed:
+            self._arm()
         if self._left and not self._shares:
             self._left -= 1
             begin()
@@ -103,10 +104,9 @@ class Pace:
         self._waiting.clear()
 
     def _arm(self) -> None:
-        if not self._armed:
-            self._armed = True
-            self._looked = self._clock()
-            self._loop.call_soon(self._next)
+        self._armed = True
+        self._looked = self._clock()
+        self._loop.call_soon(self._next)
 
     def _next(self) -> None:
         # Work in this thread since the turn began, measured as CPU time: waiting does not count.
@@ -179,14 +179,14 @@ class JobTable:
         self._doing[attempt] = name
         if worker is not None and job.op.kind == "call":
             self._begin_direct(worker, job, context)
-        else:  # a model call begins with slow work: it renders a prompt and makes a request
-            self._pace.enter(attempt, share, job.run, partial(self._begin, name, job, context))
+            return
+        begin = partial(self._begin, name, job, context)
+        if worker is not None:
+            begin = partial(self._begin_direct, worker, job, context)
+        # A model call begins with slow work: it renders a prompt and makes a request.
+        self._pace.enter(attempt, share, job.run, begin)
 
     def _begin(self, name: str, job: Job, context: contextvars.Context | None) -> None:
-        worker = self._direct.get(name)
-        if worker is not None:
-            self._begin_direct(worker, job, context)
-            return
         work = self._work(self.workers[name], job)
         self._doing[job.attempt] = self._loop.create_task(work, context=context.copy() if context else None)
 
@@ -279,7 +279,7 @@ class JobTable:
             if isinstance(item, Progress):
                 self._news(attempt, item)
                 return
-            end = sound_end(item, name)
+            end = item if item is NOTHING else sound_end(item, name)  # all calls without a value share it
         except RAISED as error:
             end = as_failure(error)
         self._ended(attempt, end)
@@ -388,8 +388,6 @@ def sound_cache(news: CacheUpdate) -> CacheUpdate:
 def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
     """Return the end of a job in a serializable form. A result with other values, or with fields of wrong types,
     becomes a failure."""
-    if item is NOTHING:  # the shared constant of calls without a value
-        return item
     usage = _sane(item.usage) if isinstance(item.usage, Usage) else Usage()  # pyright: ignore[reportUnnecessaryIsInstance]
     changed: dict[str, object] = {} if usage is item.usage else {"usage": usage}
     if isinstance(item, Failure):
@@ -398,37 +396,35 @@ def sound_end(item: Result | Failure, worker: str) -> Result | Failure:
             made = writable(given) if isinstance(given, str) else f"no text: {reprlib.repr(given)}"
             changed |= {} if made is given else {name: made}
         return item.model_copy(update=changed) if changed else item
+    texts = () if item.why == item.reasoning == item.anew == item.prior == "" else _TEXTS  # mostly none
     try:
         made = json_value(item.value)
-        wrong = _wrong_field(item)
+        wrong = _wrong_field(item, texts)
     except ValueError as error:
         wrong, made = f"a value that cannot be serialized: {error}", None
     if wrong:
         return Failure(kind="WorkerError", message=f"{worker} returned {wrong}", usage=usage)
     if made is not item.value:
         changed["value"] = made
-    for name in _texts(item):
+    for name in texts:
         given = getattr(item, name)
         if not given.isascii():
             changed[name] = writable(given)
     return item.model_copy(update=changed) if changed else item
 
 
-def _texts(item: Result) -> Sequence[str]:
-    """Return the names of a result's texts beside its value; none if all are empty, as mostly."""
-    return () if item.why == item.reasoning == item.anew == item.prior == "" else _TEXTS
-
-
-def _wrong_field(item: Result) -> str:
-    """Return a description of the first wrong field of a result, or an empty text."""
+def _wrong_field(item: Result, texts: Sequence[str]) -> str:
+    """Return a description of the first wrong field of a result, or an empty text. `texts`: its texts beside the value,
+    as far as they are not known to be empty."""
     # Workers may build results without validation (`model_construct`), so that nothing is certain of their fields.
-    if not (_are_ids(item.prompt_ids) and _are_ids(item.token_ids)):
-        return "token ids that are not a tuple of integers"
+    for ids in (item.prompt_ids, item.token_ids):
+        if (ids.__class__ is not tuple or ids) and not _are_ids(ids):
+            return "token ids that are not a tuple of integers"
     if item.finish not in _FINISHES:
         return f"finish={reprlib.repr(item.finish)}, which is not one of {', '.join(_FINISHES)}"
-    if not _is_number(item.logprob):
+    if item.logprob is not None and not _is_number(item.logprob):
         return "a `logprob` that is not a number"
-    for name in _texts(item):
+    for name in texts:
         if not isinstance(getattr(item, name), str):
             return f"a `{name}` that is not a text"
     if not (item.partial is False or item.partial is True) or item.extracted is not False:
@@ -503,14 +499,15 @@ def _sane(usage: Usage) -> Usage:
 def _sources(usage: Usage) -> Sources:
     """Return the sources of an attempt's counts; a worker that names none is the source itself."""
     given = usage.sources
-    is_one = isinstance(given, Sources)  # pyright: ignore[reportUnnecessaryIsInstance]
     # An invalid value is treated as missing: a wrong source must not fail a result that is otherwise sound.
-    if not is_one or not all(map(_NAMED.__contains__, given.__dict__.values())):
-        given = NO_SOURCES
+    if given is not NO_SOURCES:
+        is_one = isinstance(given, Sources)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_one or not all(map(_NAMED.__contains__, given.__dict__.values())):
+            given = NO_SOURCES
     counted = usage.prompt or usage.completion or usage.cost
     if not counted or (given.prompt and given.completion and (given.cost or not usage.cost)):
         return given
-    named = {name: source for name, source in given.__dict__.items() if source is not None}
-    if not (named or usage.cost):
+    if given is NO_SOURCES and not usage.cost:
         return _BY_WORKER
+    named = {name: source for name, source in given.__dict__.items() if source is not None}
     return _BY_WORKER.model_copy(update={"cost": "server" if usage.cost else None, **named})

@@ -113,7 +113,7 @@ class Plugins:
 
     def task(self, spec: Plugin, text: str) -> Task:
         """Return the task of a spec, bound to a request's text; raises `TaskError` if it cannot read that."""
-        cls = cast("type[Task]", self.class_of("task", spec.name))
+        cls: type[Task] = self.class_of("task", spec.name)
         known = None if spec.options else self._tasks.get((spec.name, text))
         if known is not None and type(known) is cls:
             return known

@@ -39,7 +39,10 @@ class Single(Planner):
         pieces = self.answer.parts("{question}", question=brief.task.render(self.style, self.width))
         seed = derive(brief.request.seed, "single")
         step = call_model(brief, "single", "think", pieces, self.answer, seed=seed, label="think")
-        return Plan(steps=(step,), output="think")
+        return _ONE_STEP.model_copy(update={"steps": (step,)})
+
+
+_ONE_STEP = Plan.model_construct({"steps", "output"}, steps=(), output="think")
 
 
 class Sample(Planner):

@@ -10,12 +10,13 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue
 
 from plait.core.declarations import Free, TokenCount
 from plait.core.interfaces import Merge, Verdict
 from plait.core.ops import Text
 from plait.core.regex import expression
+from plait.core.splice import SpliceBlock
 from plait.core.task import Task
 from plait.core.values import Frozen
 from plait.core.view import Branch
@@ -50,7 +51,7 @@ class Constant(Merge):
 
     value: Annotated[JsonValue, Free()] = Field(default=None, description="The value.")
     why: FreeText = Field(default="", description="How it came about, for people.")
-    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="Data for programs (`Answer.data`).")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the value."""
@@ -68,7 +69,7 @@ class Observations(Merge):
     plans_more = False
 
     written: FreeText = Field(default="", description="What the model wrote.")
-    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="Data for programs (`Answer.data`).")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""
@@ -175,7 +176,7 @@ class FinishMarker(Merge):
 
     may_replan: bool = Field(
         default=False,
-        description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",
+        description="Whether the model may ask for another plan. Off: the text of such a request is the answer.",
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
@@ -251,7 +252,7 @@ def _read_object(text: str) -> tuple[str, str, str] | None:
 
 # Merge `splice`: the results of spawned threads as the text with which their parent continues.
 #
-# The options contain all fixed text; a planner takes them from its dialect's table.
+# A planner takes the block from its dialect's table.
 
 
 _FIELD = re.compile(r"\{(item|answer|text|number|index)\}")
@@ -272,76 +273,23 @@ class SplicePlace(Frozen):
 
 
 class Splice(Merge):
-    """Writes a block: `head`, the entries with `separator` between them, and `tail`. The value is this text, or a list
-    of pieces with `carry`.
+    """Writes the `block` of the threads' results. The value is this text, or with `block.carry` a list of pieces."""
 
-    Templates may hold `{item}`, `{answer}`, `{text}`, `{number}` (from 1) and `{index}` (from 0). An entry is written
-    from `hit` if its thread reached the goal, else from `none`.
-    """
-
+    block: Annotated[SpliceBlock, Free()] = Field(default=SpliceBlock(), description="The fixed text, and the goal.")
     places: Annotated[tuple[SplicePlace, ...], Free()] = Field(
         default=(), description="The places in order. Empty: one for each branch, in the join's order."
     )
-    head: FreeText = Field(default="", description="Text before the first part.")
-    hit: FreeText = Field(default="{text}", description="Entry of a thread that reached the goal.")
-    none: FreeText = Field(
-        default="",
-        description="Entry of any other thread: it found nothing, failed, was stopped, or its claim proved wrong.",
-    )
-    separator: FreeText = Field(default="", description="Between the branches' texts in the answer.")
-    tail: FreeText = Field(default="", description="Text after the last part.")
-    goal: FreeText | None = Field(
-        default=None,
-        description="Regular expression that matches in the text of a thread that reached the goal; its group "
-        "`answer` is the result. Without it every thread that ends in a value counts as successful, and all are "
-        "waited for.",
-    )
-    check: bool = Field(
-        default=True,
-        description="Ask the task's verifier about each claim first; a thread with a wrong claim found nothing. A "
-        "claim that the task cannot judge stands. Needs `goal`.",
-    )
-    words: bool = Field(
-        default=False,
-        description="The text is words with single spaces between them, as a word-level tokenizer reads it.",
-    )
-    end: FreeText = Field(default="", description="The end of a thread's text if the thread ended by itself.")
     pick: bool = Field(
         default=False,
-        description="The value is the first `hit` entry alone, as the answer. Without any it is empty, or, with "
+        description="The value is the first successful entry alone, as the answer. Without any it is empty, or, with "
         "`otherwise`, the text of the first thread that is done.",
     )
     otherwise: bool = Field(default=False, description="See `pick`.")
-    close: FreeText = Field(default="", description="Added to a thread's text that does not end so.")
-    carry: bool = Field(
-        default=False,
-        description='The value is a list of pieces: text, and the threads\' outputs with their token ids (`{"ids": '
-        '[…], "text": …}`), which the parent then reads exactly as they were generated. Not with `words` or '
-        "`{answer}`.",
-    )
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
-        description="Token limit of all branches together: with `carry` the longest ones lose their ends. Without "
-        "token ids a word counts as a token.",
+        description="Token limit of all branches together: if the value is a list of pieces, the longest ones lose "
+        "their ends. Without token ids a word counts as a token.",
     )
-    claim_from: FreeText = Field(
-        default="",
-        description="With `claim_item`: only the part of a thread's `answer` after the last occurrence of this text "
-        "counts.",
-    )
-    claim_item: FreeText = Field(
-        default="",
-        description="Regular expression of one step of a thread's claim; the task reads the steps joined by "
-        "`claim_separator`. Empty: the task reads the `hit` entry.",
-    )
-    claim_separator: FreeText = Field(default=" ; ", description="See `claim_item`.")
-
-    @field_validator("goal", "claim_item")
-    @classmethod
-    def _compiles(cls, value: str | None) -> str | None:
-        if value:
-            expression(value)
-        return value
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the block; `winner` is the first thread that reached the goal."""
@@ -358,19 +306,19 @@ class Splice(Merge):
             if pieces is not None and branch is not None:
                 hits.append(branch.name)
             fields = {"item": entry.item, "number": str(number), "index": str(number - 1)}
-            written.append(([_fill(self.none, fields)], None) if pieces is None else (pieces, claim))
+            written.append(([_fill(self.block.none, fields)], None) if pieces is None else (pieces, claim))
         why = self._explain(branches, len(entries), hits, wrong)
         if self.pick:
             value = next((claim for _, claim in written if claim is not None), "")
             if not value and self.otherwise:
                 value = next((branch.result.text for branch in branches if branch.done and branch.result), "")
             return Verdict(value=value, why=why, winner=hits[0] if hits else None)
-        block: list[Piece] = [self.head]
+        parts: list[Piece] = [self.block.head]
         for number, (pieces, _) in enumerate(written):
-            block += [self.separator, *pieces] if number else pieces
-        block = _merge_pieces([*block, self.tail])
-        winner = hits[0] if hits and self.goal is not None else None
-        value: JsonValue = [*block] if self.carry else "".join(map(_text, block))
+            parts += [self.block.separator, *pieces] if number else pieces
+        parts = _merge_pieces([*parts, self.block.tail])
+        winner = hits[0] if hits and self.block.goal is not None else None
+        value: JsonValue = [*parts] if self.block.carry else "".join(map(_text, parts))
         return Verdict(value=value, why=why, winner=winner)
 
     def _explain(self, branches: Sequence[Branch], entries: int, hits: Sequence[str], wrong: int) -> str:
@@ -386,7 +334,7 @@ class Splice(Merge):
         """Return whether a thread reached the goal: the parent needs one successful thread, not all."""
         if outstanding <= 0:
             return True
-        if self.goal is None:
+        if self.block.goal is None:
             return False
         items = {entry.branch: entry for entry in self.places}
         return any(
@@ -400,24 +348,24 @@ class Splice(Merge):
     ) -> tuple[list[Piece] | None, str | None, bool]:
         """Return a successful thread's entry and claim, or `None` for both, and whether the claim was refuted."""
         # The partial output of a thread that was cut off counts only if the parent carries its token ids.
-        if branch is None or not (branch.done or (self.carry and branch.written)):
+        if branch is None or not (branch.done or (self.block.carry and branch.written)):
             return None, None, False
         fields = {"item": entry.item, "answer": "", "number": str(number), "index": str(number - 1)}
-        if self.goal is None:
+        if self.block.goal is None:
             pieces = self._truncate(branch, most)
-            if not self.carry:
-                text = _fill(self.hit, {**fields, "text": "".join(map(_text, pieces))})
+            if not self.block.carry:
+                text = _fill(self.block.hit, {**fields, "text": "".join(map(_text, pieces))})
                 return [text], text, False
-            before, _, after = self.hit.partition("{text}")
+            before, _, after = self.block.hit.partition("{text}")
             return [_fill(before, fields), *pieces, _fill(after, fields)], "", False
         text = "".join(map(_text, self._truncate(branch)))
-        goal = expression(self.goal).search(text)
+        goal = expression(self.block.goal).search(text)
         if goal is None:
             return None, None, False
         fields["answer"] = (goal.named.get("answer") or "").strip()
-        written = _fill(self.hit, {**fields, "text": text})
-        claim = self._claim(fields["answer"]) if self.claim_item else written
-        if self.check:
+        written = _fill(self.block.hit, {**fields, "text": text})
+        claim = self.block.join_claim(fields["answer"]) if self.block.claim_item else written
+        if self.block.check:
             # A claim that the task cannot read is not an answer; a claim that it cannot judge (`None`) is accepted.
             answer = task.extract(claim)
             if answer is None or task.verify(answer) is False:
@@ -429,14 +377,14 @@ class Splice(Merge):
         pieces = self._pieces(branch)
         if most is not None and sum(map(_length, pieces)) > most:
             pieces = _truncate_pieces(pieces, most)
-        if not self.end:
+        if not self.block.end:
             return pieces
-        pieces = _strip_eos(pieces, self.end)
-        return pieces if "".join(map(_text, pieces)).endswith(self.end) else [*pieces, self.close]
+        pieces = _strip_eos(pieces, self.block.end)
+        return pieces if "".join(map(_text, pieces)).endswith(self.block.end) else [*pieces, self.block.close]
 
     def _pieces(self, branch: Branch) -> list[Piece]:
-        if not self.carry:
-            return [" ".join(branch.text.split()) if self.words else branch.text]
+        if not self.block.carry:
+            return [" ".join(branch.text.split()) if self.block.words else branch.text]
         if branch.written:
             pieces = branch.written
             return [piece.text if isinstance(piece, Text) else _piece(piece.ids, piece.text) for piece in pieces]
@@ -446,7 +394,7 @@ class Splice(Merge):
     def _share(self, branches: Sequence[Branch]) -> int | None:
         """Return the token limit of each of the longest threads: an equal share of the tokens that the shorter threads
         leave of `most_tokens`. `None`: no limit."""
-        if self.most_tokens is None or not self.carry:
+        if self.most_tokens is None or not self.block.carry:
             return None
         lengths = sorted(
             sum(map(_length, self._pieces(branch))) for branch in branches if branch.done or branch.written
@@ -457,11 +405,6 @@ class Splice(Merge):
                 return left // (len(lengths) - number)
             left -= length
         return None
-
-    def _claim(self, answer: str) -> str:
-        start = answer.rfind(self.claim_from) if self.claim_from else 0
-        steps = expression(self.claim_item).finditer(answer[max(0, start) :])
-        return self.claim_separator.join(step.text for step in steps)
 
 
 def _piece(ids: tuple[int, ...], text: str) -> Piece:

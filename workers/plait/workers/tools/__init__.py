@@ -144,13 +144,14 @@ class Tools(CallbackWorker):
 
     def begin(self, job: Job, tell: Tell) -> None:
         """Call the tool of `job.op`, and report its result or failure."""
-        prepared = self._prepare(job.op, job.run)
+        op = job.op
+        prepared = self._prepare(op, job.run)
         if isinstance(prepared, Failure):
             tell(prepared)
             return
+        assert op.kind == "call"
         the_tool, kwargs = prepared
         loop, attempt = asyncio.get_running_loop(), job.attempt
-        op = cast("ToolCall", job.op)
 
         def end(outcome: Result | Failure) -> None:
             del self._running[attempt]
@@ -187,7 +188,7 @@ class Tools(CallbackWorker):
                 self._leases = loop.call_at(running.due, self._end_leases, loop)
 
     def _end_leases(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give up the calls whose lease is over. One timer is for all: most calls end long before."""
+        """Cancel the calls whose lease has expired. One timer is for all: most calls end long before."""
         now, self._leases = loop.time(), None
         for running in list(self._running.values()):
             if running.due is not None and running.due <= now:
@@ -411,7 +412,8 @@ class _Running:
     def release(self) -> None:
         """Stop timer and task when the caller no longer waits."""
         self.over = True
-        self.release_timer()
+        if self.timer is not None:
+            self.release_timer()
         if self.task is not None:
             self.task.cancel()
 

@@ -67,18 +67,18 @@ class Threads(Planner):
 
     answer: Annotated[CallConfig, Uses("question", "opening")] = Field(
         default=CallConfig(),
-        description="A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its "
+        description="A leg of the parent: its text between two joins. Unset fields have the dialect's values. Its "
         "template takes the place of the dialect's, for a model that was trained with an instruction of its own, such "
         "as the one in NPR's repository; `{opening}` is the dialect's: `Sub Call Budget: 3 {opening}` asks a "
         "model of APR for 3 threads.",
     )
     part: Annotated[CallConfig, Uses("header")] = Field(
         default=CallConfig(),
-        description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
+        description="A thread (a leg of it, if it spawns). Unset fields have the dialect's values. Its template has "
         "`{header}`, the dialect's words.",
     )
     dialect: FreeText | Dialect = Field(
-        default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
+        default="countdown", description="Output format of the model, by name, or as a table of your own."
     )
     n: Count | None = Field(
         default=None,
@@ -145,7 +145,7 @@ class Threads(Planner):
         leg = self._leg(LegPlace((), 1), memo, brief, (Text(text=text),), chat=chat, label="parent")
         if not table.answer:
             return Plan(steps=(leg,), output=leg.name)
-        options = {**table.join.model_dump(mode="json"), "pick": True, "otherwise": True}
+        options = {"block": table.join.model_dump(mode="json"), "pick": True, "otherwise": True}
         last = Join(merge=Plugin(name="splice", options=options))
         return Plan(steps=(leg, Step(name="answer", op=last, needs=(leg.name,))), output="answer")
 
@@ -214,7 +214,7 @@ class Threads(Planner):
                 child = self._child(LegPlace((*place.path, i), 1), Memo(), place.name, item, brief)
                 children.append(child)
             entries.append({"item": item.echo, "branch": child.name if child else None})
-        options: dict[str, JsonValue] = {**table.join.model_dump(mode="json"), "places": entries}
+        options: dict[str, JsonValue] = {"block": table.join.model_dump(mode="json"), "places": entries}
         if self.max_input_tokens is not None and table.join.carry:
             options["most_tokens"] = self.max_input_tokens
         merge = Plugin(name="splice", options=options)
@@ -243,7 +243,7 @@ class Threads(Planner):
         after: str,
         before: str = "",
     ) -> Plan:
-        """Return the next leg of a trajectory: the context of `after` up to `before`, then `said`."""
+        """Return the next leg of a trajectory: the context of `after` up to `before`, then `pieces`."""
         leg = self._leg(place.next, memo, brief, to_prompt(pieces), after, before)
         return Plan(steps=(leg,), output=leg.name)
 

@@ -93,19 +93,24 @@ class Local:
             self._warm.clear()
             self._loop = loop
         started = time.monotonic()
-        limits = program.limits
-        warm = self._warm_for(limits) or await self._start(limits)
+        waiting = self._warm_for(program.limits)
+        outcome = await self._run_in(waiting or await self._start(program.limits), program)
+        if waiting is not None and outcome.status == "broken":  # killed while it waited; its end was not known yet
+            outcome = await self._run_in(await self._start(program.limits), program)
+        return outcome.model_copy(update={"seconds": time.monotonic() - started})
+
+    async def _run_in(self, warm: Warm, program: Program) -> ProgramOutcome:
+        """Run a program in a sandbox, and start another ahead meanwhile."""
         ahead = None
         if len(self._warm) < self._most:
-            ahead = loop.create_task(self._ahead(limits.model_copy(update={"network": False})))
+            ahead = asyncio.create_task(self._ahead(program.limits.model_copy(update={"network": False})))
         try:
             self._fill(warm.folder, program)
-            outcome = await self._follow(warm, program)
+            return await self._follow(warm, program)
         finally:
             await self._end(warm)
             if ahead is not None:
                 await ahead
-        return outcome.model_copy(update={"seconds": time.monotonic() - started})
 
     async def close(self) -> None:
         """End the warm sandboxes."""
@@ -200,6 +205,8 @@ class Local:
         if not status:
             flooded = len(stdout) > most or len(stderr) > most
             status = "output" if flooded else "broken" if not begun else "done" if code == 0 else "failed"
+        if status == "broken" and not stderr:
+            stderr = f"the sandbox ended before the program began, with the code {code}".encode()
         return ProgramOutcome.model_validate(
             {
                 "status": status,

@@ -21,6 +21,7 @@ from plait.core.declarations import Free, TokenCount
 from plait.core.errors import PluginError
 from plait.core.messages import did_you_mean
 from plait.core.regex import ExpressionMatch, expression
+from plait.core.splice import SpliceBlock
 from plait.core.values import Frozen
 from plait.core.vocabulary import Count, FreeText
 
@@ -40,26 +41,6 @@ class Item:
     """The beginning of the thread's context; `None`: no thread for this entry."""
     label: str = ""
     """The entry's name for people."""
-
-
-class Block(Frozen):
-    """The form of a join: options of the merge `splice`, documented there."""
-
-    head: str = ""
-    hit: str = "{text}"
-    none: str = ""
-    separator: str = ""
-    tail: str = ""
-    goal: str | None = None
-    check: bool = True
-    words: bool = False
-    end: str = ""
-    close: str = ""
-    carry: bool = False
-    most_tokens: int | None = None
-    claim_from: str = ""
-    claim_item: str = ""
-    claim_separator: str = " ; "
 
 
 class ThreadLimits(Frozen):
@@ -129,7 +110,7 @@ class Dialect(ThreadLimits):
     """Whether a thread may begin with its header alone, without the parent's context."""
     child_stop: FreeTexts = ()
     """Texts that end a thread."""
-    join: Annotated[Block, Free()] = Block()
+    join: Annotated[SpliceBlock, Free()] = SpliceBlock()
     """The form in which the parent reads its threads' results."""
     answer: bool = False
     """Whether the join's `goal` and claim read the answer from the parent's last text, as for a thread."""
@@ -203,9 +184,7 @@ class Dialect(ThreadLimits):
             claim = block.partition(mark)[2].partition(mark)[0] if mark and mark in block else None
         if claim is None or not table.claim_item:
             return claim
-        start = claim.rfind(table.claim_from) if table.claim_from else 0
-        steps = expression(table.claim_item).finditer(claim[max(0, start) :])
-        return table.claim_separator.join(step.text for step in steps) or None
+        return table.join_claim(claim) or None
 
     def _list(self, text: str, opened: bool) -> str | None:
         """Return the text between the last `open` and the `fork` that the text ends with."""
