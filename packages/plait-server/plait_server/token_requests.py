@@ -1,4 +1,4 @@
-"""Requests about tokens, which go to one upstream or engine as they are: ids as prompts, prompts' log-probabilities.
+"""Requests about tokens, forwarded unchanged to one upstream or engine: prompts of ids, prompts' log-probabilities.
 
 Evaluation harnesses and RL loops want the tokens of one model call, which a planner's answer does not have. Such a
 request makes no run: it has no journal and is not retried. The tenant's rights, rates and limits hold as for a run.
