@@ -24,8 +24,8 @@ LIMITS = {
     "chain, journal": 183,
     "fan": 100,
     "fan, journal": 143,
-    "request": 201,
-    "request, journal": 274,
+    "request": 204,
+    "request, journal": 275,
     "token": 12.9,
     "token, journal": 13.8,
 }
