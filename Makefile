@@ -56,7 +56,7 @@ fidelity: $(READY) ## Run methods beside their authors' own functions (clones in
 
 # Each environment has the releases that its file pins. `conformance ARGS="--upstream URL --model NAME"` asks a real server.
 conformance: $(READY) ## Run other people's clients against an upstream and through plait serve (ARGS=--write keeps the table)
-	@for each in newest openai2; do folder=build/conformance/$$each; \
+	@for each in newest openai2 frameworks frameworks2; do folder=build/conformance/$$each; \
 		test -d $$folder || $(BIN)/python -m venv $$folder; \
 		$$folder/bin/pip install --quiet --disable-pip-version-check -r tests/conformance/requirements-$$each.txt || exit 1; \
 	done

@@ -20,7 +20,17 @@ from plait.core.result import Failure, Result
 from plait_research.simulation.latency import Host
 from tests.planners.token_worker import TokenWorker
 
-__all__ = ["BLOCK", "CACHE_TOKENS", "Engine", "VirtualLoop", "VllmWorker", "host", "run_virtual", "step_seconds"]
+__all__ = [
+    "BLOCK",
+    "CACHE_TOKENS",
+    "Engine",
+    "VirtualLoop",
+    "VllmWorker",
+    "host",
+    "host_of_steps",
+    "run_virtual",
+    "step_seconds",
+]
 
 T = TypeVar("T")
 WEIGHTS_S = 16e9 / 3.35e12
@@ -39,10 +49,18 @@ def step_seconds(tokens: int, context: int) -> float:
 
 
 def host(slots: int, cache_tokens: int = CACHE_TOKENS) -> Host:
-    """Return the same engine as `plait simulate` describes it."""
+    """Return the same engine as `plait simulate` describes it, if prefill blocks decoding."""
     return Host(
         "engine", slots, prefill_rate=1 / TOKEN_S, decode_rate=lambda batch: 1 / max(WEIGHTS_S, TOKEN_S * batch),
         cache_tokens=cache_tokens, block=BLOCK, context=CONTEXT_S, blocking=True,
+    )  # fmt: skip
+
+
+def host_of_steps(slots: int, cache_tokens: int = CACHE_TOKENS) -> Host:
+    """Return the same engine as `plait simulate` describes it, whose steps decode and prefill, and a letter a token."""
+    return Host(
+        "engine", slots, prefill_rate=1 / TOKEN_S, decode_rate=1 / WEIGHTS_S, cache_tokens=cache_tokens, block=BLOCK,
+        context=CONTEXT_S, step_tokens=BATCHED_TOKENS, text=1,
     )  # fmt: skip
 
 

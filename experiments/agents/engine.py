@@ -26,7 +26,8 @@ from .._tools.prompts import words
 
 AGENTS, TURNS, HEADER, OWN, READ, WRITE, TOOL_S = 12, 8, 64, 64, 40, 10, 0.2
 CACHE_BYTES = 8_500_000
-RULES = ("", "at most 3", "working-set:prefill_rate=300")
+RULES = ("at most 1", "", "at most 3", "working-set:prefill_rate=300")
+"""One agent at a time computes each token once: its count is that of the unique tokens."""
 
 
 @tool
@@ -78,10 +79,11 @@ def main() -> None:
     """Print a row of JSON for each rule and draw."""
     parser = argparse.ArgumentParser(prog="python -m experiments.agents.engine", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rule", action="append", choices=RULES, help="only this rule; may be repeated")
     given = parser.parse_args()
     with widened() as model:
         for draw in range(1, given.rounds + 1):
-            for rule in RULES:
+            for rule in given.rule or RULES:
                 print(json.dumps(asyncio.run(play(rule, draw, model))), flush=True)
 
 

@@ -2,6 +2,7 @@
 
     python -m experiments threads_load --predict   (`plait simulate` alone, before anything is measured)
     python -m experiments threads_load             (vLLM's own scheduler and prefix cache)
+    python -m experiments threads_load --steps [--predict]   (an engine whose steps decode and prefill, other settings)
 
 1, 8 and 64 questions start at once, in the formats of APR and ThreadWeaver, with 1 to 16 threads each. Every question
 has its threads' words also as one line. Planner and machine are plait's, a step takes as long as an H100 would need for
@@ -16,6 +17,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -32,13 +34,16 @@ from plait_research.simulation.workload import simulate_workload
 from tests.planners.token_worker import TokenWorker
 
 from .._tools.statistics import Estimate, mean
-from .._tools.virtual_vllm import Engine, VllmWorker, host, run_virtual
+from .._tools.virtual_vllm import Engine, VllmWorker, host, host_of_steps, run_virtual
 from .transcripts import FORMATS, Transcript, model_of
 
 PAGE = Path(__file__).with_name("README.md")
 PREDICTED, MEASURED = PAGE.parent / "data" / "predicted.jsonl", PAGE.parent / "data" / "rows.jsonl"
+FORESEEN, FOUND = PAGE.parent / "data" / "predicted_steps.jsonl", PAGE.parent / "data" / "rows_steps.jsonl"
 WIDTHS, FLIGHTS, SLOTS = (1, 2, 4, 8, 16), (1, 8, 64), 1_024
-ROUNDS = {1: 8, 8: 2, 64: 1}
+OTHER_WIDTHS, OTHER_FLIGHTS = (3, 6, 12), (4, 32)
+"""Settings on which the simulated engine whose steps decode and prefill was never run before its claim."""
+ROUNDS = {1: 8, 8: 2, 64: 1, 4: 3, 32: 1}
 """How often that many questions start at once; each time they are others."""
 WAYS = ("line", "threads")
 MAX_TOKENS = {"line": 60_000, "threads": 8_192}
@@ -78,18 +83,22 @@ def written(transcript: Transcript, step: str) -> str:
     return {"round-1": transcript.begin, "round-2": transcript.end}.get(step, transcript.line)
 
 
-def predict(format_: str, width: int, flight: int, way: str) -> float:
-    """Return the mean seconds of a question by `plait simulate`."""
+def predict(format_: str, width: int, flight: int, way: str, *, steps: bool = False) -> float:
+    """Return the mean seconds of a question by `plait simulate`; with `steps`, of an engine whose steps decode and
+    prefill, and with tags as single tokens."""
+    letters = worker_of(format_, way).tokenizer
+    count: Callable[[str], int] = (lambda text: len(letters.said(text))) if steps else len
+    engine = host_of_steps(SLOTS) if steps else host(SLOTS)
     means: list[float] = []
     for batch in batches(format_, width, flight):
 
         def outcome(job: Job, rng: Random, batch: list[Transcript] = batch) -> Result:
             run, _, step = job.step.partition(":")
             text = written(batch[int(run.removeprefix("run-"))], step.rpartition("/")[2])
-            return Result(value=text, usage=Usage(completion=len(text)))
+            return Result(value=text, usage=Usage(completion=count(text)))
 
         asked = [request_of(each, way) for each in batch]
-        report = simulate_workload(asked, [0.0] * flight, hosts=[host(SLOTS)], outcome=outcome)
+        report = simulate_workload(asked, [0.0] * flight, hosts=[engine], outcome=outcome)
         assert report.done == flight, report.failure
         means.append(report.latency.mean)
     return round(fmean(means), 5)
@@ -117,9 +126,9 @@ def measure(format_: str, width: int, flight: int, way: str) -> list[float]:
     return run_virtual(work)
 
 
-def rows_of(by: Callable[..., Any]) -> Iterator[Row]:
+def rows_of(by: Callable[..., Any], widths: Sequence[int] = WIDTHS, flights: Sequence[int] = FLIGHTS) -> Iterator[Row]:
     """Yield a row for each situation."""
-    for format_, width, flight in product(FORMATS, WIDTHS, FLIGHTS):
+    for format_, width, flight in product(FORMATS, widths, flights):
         yield {
             "format": format_,
             "width": width,
@@ -167,28 +176,45 @@ def tables(measured: Sequence[Row], predicted: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def table_of_steps(measured: Sequence[Row], foreseen: Sequence[Row]) -> str:
+    """Return the table of the engine whose steps decode and prefill."""
+    lines = ["| format, way | settings | off with shared steps, % (lowest to highest) |", "|---|---|---|"]
+    for name, way in product(FORMATS, WAYS):
+        pairs = [(row, before) for row, before in zip(measured, foreseen, strict=True) if row["format"] == name]
+        off = [100 * (before[way] / fmean(row[way]) - 1) for row, before in pairs]
+        lines.append(f"| {name}, {way} | {len(off)} | {median(off):+.1f} ({min(off):+.1f} to {max(off):+.1f}) |")
+    return "\n".join(lines) + "\n"
+
+
 def read(path: Path) -> list[Row]:
     """Return the rows of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def page(text: str, measured: Sequence[Mapping[str, Any]], predicted: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page with the table of some rows."""
+    """Return the page with the tables of some rows, and that of the other settings if it has one."""
     head, _, rest = text.partition("\n| format |")
     rest = rest.partition("\n| predicted |")[2].partition("\n\n")[2]
-    return f"{head}\n{tables([*map(dict, measured)], [*map(dict, predicted)])}\n{rest}"
+    first = tables([*map(dict, measured)], [*map(dict, predicted)])
+    between, other, rest = rest.partition("| format, way |")
+    if other:
+        between += f"{table_of_steps(read(FOUND), read(FORESEEN))}\n"
+    return f"{head}\n{first}\n{between}{rest.partition(chr(10) * 2)[2]}"
 
 
 def main() -> None:
     """Predict, or measure and write the page."""
     parser = argparse.ArgumentParser(prog="python -m experiments threads_load", description=__doc__)
     parser.add_argument("--predict", action="store_true", help="only simulate")
+    parser.add_argument("--steps", action="store_true", help="other settings, by an engine with shared steps")
     parser.add_argument("--report", action="store_true", help="write the page of the rows that are kept")
     options = parser.parse_args()
+    files = (FORESEEN, FOUND) if options.steps else (PREDICTED, MEASURED)
+    grid = (OTHER_WIDTHS, OTHER_FLIGHTS) if options.steps else (WIDTHS, FLIGHTS)
     if not options.report:
-        rows = list(rows_of(predict if options.predict else measure))
-        kept = PREDICTED if options.predict else MEASURED
-        kept.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        by = partial(predict, steps=options.steps) if options.predict else measure
+        text = "".join(f"{json.dumps(row)}\n" for row in rows_of(by, *grid))
+        files[not options.predict].write_text(text, encoding="utf-8")
     if not options.predict:
         PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), read(MEASURED), read(PREDICTED)), encoding="utf-8")
 

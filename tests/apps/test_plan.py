@@ -115,6 +115,16 @@ def test_a_written_plan_that_cannot_be_read(plait, tmp_path):
     assert done.code == 2 and "plan.json" in done.json["error"]
 
 
+def test_a_step_that_decodes_and_prefills_is_simulated(plait):
+    """Four prompts of 4,000 tokens are read at 20,000 a second, and each first token comes with the last of them."""
+    words = ["simulate", "word " * 3200, "--planner", "sample", "--n", 4, "--policy", "fifo", "--json", "--cluster"]
+    seconds = {}
+    for engine in ("slots=4", "slots=4,step_tokens=100000", "slots=4,step_tokens=4000"):
+        summary = json.loads(plait(*words, engine).out)["policies"]["fifo"]
+        seconds[engine] = summary["makespan_seconds"]
+    assert len(set(seconds.values())) == 3, seconds
+
+
 def test_simulated_policies_stand_side_by_side(plait, tmp_path):
     # A chain of 300 tokens and four short steps on two slots: with the chain first it is over sooner.
     short = [

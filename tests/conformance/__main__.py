@@ -26,15 +26,23 @@ from .rows import Row
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-OLDER = ("instructor_modes", "llama_index_llm")
-"""Clients that do not take the newest `openai`."""
+ENVIRONMENTS = {
+    "openai2": ("instructor_modes", "llama_index_llm"),
+    "frameworks": (
+        "adk_agents", "agent_framework_agents", "agno_agents", "autogen_agents", "deepeval_metrics",
+        "guidance_programs", "haystack_generators", "outlines_forms", "semantic_kernel_chat",
+    ),
+    "frameworks2": ("crewai_crews", "strands_agents"),
+}  # fmt: skip
+"""The clients of environments other than `newest`: those with a 2 do not take the newest `openai`."""
 BESIDE = "guidellm_bench"
 """A client that runs in the environment of plait, for its PyTorch, with a folder of packages beside it."""
 TOOLS = ("mcp_inspector", "mcp_python")
 """Clients that talk to `plait mcp`, as a server of tools. A server of models is none."""
 
-SCRIPTED = ("coding_agents",)
-"""Clients whose task a small real model cannot do."""
+SCRIPTED = ("coding_agents", "mastra_node", *ENVIRONMENTS["frameworks"], *ENVIRONMENTS["frameworks2"])
+"""Clients that are not asked before a real model: most of their checks need calls or forms, which a small one seldom
+writes."""
 
 NO_TOOLS = "a server of models has no tools"
 
@@ -131,11 +139,11 @@ def line_of(child: subprocess.Popen[str], word: str) -> str:
 
 
 def python_of(environments: Path | None, client: str) -> str:
-    """Return the Python that has a client: `make conformance` makes one with the newest `openai`, and one with an older
-    for those that need it."""
+    """Return the Python that has a client, of those that `make conformance` makes."""
     if environments is None or client == BESIDE:
         return sys.executable
-    return str(environments / ("openai2" if client in OLDER else "newest") / "bin" / "python")
+    name = next((name for name, clients in ENVIRONMENTS.items() if client in clients), "newest")
+    return str(environments / name / "bin" / "python")
 
 
 def checked(

@@ -113,7 +113,9 @@ def written(body: Mapping[str, Any]) -> str:
     if "choice" in forms:
         return forms["choice"][0]
     if "regex" in forms:
-        return re.sub(r"[^\w]", "", forms["regex"])
+        return re.sub(r"[^\w]", "", forms["regex"].partition("|")[0])
+    if "grammar" in forms:
+        return "".join(re.findall('"(.*?)"', forms["grammar"]))
     messages = body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}]
     if agent := turn({**body, "messages": messages}):
         return agent[0]

@@ -47,6 +47,8 @@ def test_the_pages_of_the_engine_have_the_rows_that_are_kept() -> None:
 def test_a_prediction_is_made_again(format_: str, way: str) -> None:
     row = next(row for row in threads.read(threads.PREDICTED) if (row["format"], row["width"]) == (format_, 2))
     assert threads.predict(format_, 2, 1, way) == row[way]
+    other = next(row for row in threads.read(threads.FORESEEN) if (row["format"], row["width"]) == (format_, 3))
+    assert threads.predict(format_, 3, 4, way, steps=True) == other[way]
 
 
 @pytest.mark.parametrize("format_", threads.FORMATS)
@@ -67,7 +69,7 @@ def test_the_scheduler_of_vllm_gives_the_row_again(format_: str) -> None:
 
 
 def test_prefixes_are_shared_as_described() -> None:
-    starts = {text[: batches.PREFIX] for text in batches.texts(0)}
-    assert len(starts) == batches.PREFIXES
-    assert len(batches.texts(0)) == batches.PREFIXES * batches.SHARING
+    starts = {text[: batches.FIRST.prefix] for text in batches.texts(0)}
+    assert len(starts) == batches.FIRST.prefixes
+    assert len(batches.texts(0)) == batches.FIRST.prefixes * batches.FIRST.sharing
     assert json.dumps(batches.request_of("a", ("waves",)).model_dump(mode="json")).count("waves") == 1

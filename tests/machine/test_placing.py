@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from plait.core.budget import Budget
-from plait.core.events import Dispatch
+from plait.core.events import Dispatch, LoadShared
 from plait.core.interfaces import Policy
 from plait.core.plan import Step
 from plait.machine import Node
@@ -284,3 +284,22 @@ def test_queues_and_timers_do_not_grow_with_what_is_over() -> None:
     assert max(len(lane.heap) for lane in queue._lanes.values()) < 100
     assert len(world.machine.timers.heap) < 200
     assert not [said for said in world.last if isinstance(said, Dispatch)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["one", "two"]), st.integers(0, 6), st.booleans()), max_size=12))
+def test_a_step_goes_where_all_processes_together_run_the_fewest(reports: list[tuple[str, int, bool]]) -> None:
+    world = World(slots=0)
+    world.up("one", 4)
+    world.up("two", 4)
+    elsewhere = {"one": 0, "two": 0}
+    for number, (worker, attempts, ends) in enumerate(reports):
+        elsewhere[worker] = attempts
+        world.send(LoadShared(world.now, {name: count for name, count in elsewhere.items() if count} | {"gone": 3}))
+        if ends and world.running():
+            world.succeed(world.running()[0])
+        own = {name: known.running for name, known in world.machine.workers.items()}
+        free = [name for name in own if own[name] < 4]
+        world.submit(call("a"), run=f"r{number}")
+        if free:
+            best = min(free, key=lambda name: (own[name] + elsewhere[name], name))
+            assert world.machine.workers[best].running == own[best] + 1

@@ -110,6 +110,17 @@ def test_agents_whose_contexts_do_not_fit_read_little_again_and_end_sooner(
     assert admitted.p99 < free.p99
 
 
+def test_a_token_limit_that_no_answer_reaches_admits_no_program() -> None:
+    def long(step: Step) -> Step:
+        limit = {"sampling": Sampling(max_tokens=30_000)}
+        return step.model_copy(update={"op": step.op.model_copy(update=limit)}) if step.op.kind == "think" else step
+
+    short = [agent(6) for _ in range(12)]
+    limited = [plan.model_copy(update={"steps": tuple(map(long, plan.steps))}) for plan in short]
+    reports = [run(plans, cache=8_000) for plans in (short, limited)]
+    assert reports[0].prompt_computed == reports[1].prompt_computed < 1.15 * reports[1].prompt_unique
+
+
 def test_several_engines_share_the_programs_and_none_idles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(workload.CASES, "small", Case(40, turns=8, cache=100_000, engines=2))
     free, admitted = play("small", "", 5), play("small", "working-set", 5)

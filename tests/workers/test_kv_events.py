@@ -214,6 +214,35 @@ async def test_a_server_is_followed_over_a_socket() -> None:
         context.destroy(linger=0)
 
 
+def test_another_engines_prompt_is_held_where_its_blocks_are() -> None:
+    blocks = follow(STORED)
+    blocks.ended(1, (9, 9, 9, 9, 9), other=True)
+    assert blocks.news() is None, "what it never had is no news"
+    blocks.ended(2, (*LONG, 99, 98), other=True)
+    assert blocks.news() == (((2, 12),), False), "another process has sent it there"
+    blocks.take([BlockRemoved([b"\3" * 4])])
+    assert blocks.news() == (((2, 8),), False)
+
+
+async def test_a_prompt_is_looked_up_in_the_caches_of_all_servers() -> None:
+    pytest.importorskip("zmq")
+    one, two = KvEvents("tcp://127.0.0.1:9"), KvEvents("tcp://127.0.0.1:9")
+    one.others = [two]
+    for server in (one, two):
+        server._has_events = True
+    two._reader.feed(message(0, STORED))
+    one.start()
+    two.start()
+    try:
+        one.add_prompt(7, LONG, "", "")
+        async with asyncio.timeout(60):
+            assert await anext(update.held async for update in two.mailbox if update.held) == ((7, 12),)
+            assert await anext(update.held async for update in one.mailbox if update.held) == ((7, 0),)
+    finally:
+        await one.close()
+        await two.close()
+
+
 async def test_a_server_that_publishes_elsewhere_is_not_believed_to_hold_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

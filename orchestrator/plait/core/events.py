@@ -254,6 +254,16 @@ class CacheChanged(_Record):
 
 
 @dataclass(slots=True)
+class LoadShared(_Record):
+    """Other processes report the attempts that they run on the workers."""
+
+    kind: Literal["load-shared"] = field(default="load-shared", kw_only=True)
+    at: float
+    attempts: dict[str, Annotated[int, Field(ge=0)]]
+    """By worker, the sum of all other processes."""
+
+
+@dataclass(slots=True)
 class Counted(_Record):
     """A worker has counted a ready step's prompt tokens in response to `Count`."""
 
@@ -336,6 +346,7 @@ Event = (
     | WorkerUp
     | WorkerDown
     | CacheChanged
+    | LoadShared
     | Counted
     | Tick
     | Cancelled

@@ -151,10 +151,10 @@ class CachedBlocks:
                 self._newest[before] = attempt
         return upto
 
-    def ended(self, attempt: int, ids: Sequence[int], model: str = "", salt: str = "") -> None:
-        """An attempt with this prompt is over."""
+    def ended(self, attempt: int, ids: Sequence[int], model: str = "", salt: str = "", other: bool = False) -> None:
+        """An attempt with this prompt is over. `other`: another engine had it, so this one is not taken to hold it."""
         held = self.count_cached_tokens(ids, model, salt, attempt)
-        if self._evicts or held + self.block <= len(ids):
+        if held if other else self._evicts or held + self.block <= len(ids):
             self._held[attempt] = held
 
     def news(self) -> tuple[tuple[tuple[int, int], ...], bool] | None:

@@ -107,14 +107,19 @@ class PrefixIndex:
             cache.tells, cache.remembered = False, 0
 
     def record_report(self, worker: str, held: Iterable[tuple[int, int]], cleared: bool = False) -> None:
-        """Record a worker's cache report: the cached prefix length in tokens for each attempt. `cleared`: the cache was
-        emptied first."""
+        """Record a worker's cache report: the cached prefix length in tokens for each attempt, which may be another
+        worker's. `cleared`: the cache was emptied first."""
         cache = self._cache(worker)
         cache.tells = True
         if cleared:
             self._empty(cache)
         for attempt, tokens in held:
-            if (known := cache.contexts.get(attempt)) is not None:
+            known = cache.contexts.get(attempt)
+            if known is None:
+                others = (other.contexts.get(attempt) for other in self._caches.values())
+                if (known := next(filter(None, others), None)) is not None:
+                    self._remember(cache, attempt, known)
+            if known is not None:
                 root, content, scale = known
                 scale = scale or cache.bytes_a_token
                 upto = min(len(content), round(tokens * scale))
@@ -146,14 +151,17 @@ class PrefixIndex:
         `attempt`: the id in the worker's later reports."""
         cache = self._cache(worker)
         if attempt and cache.tells:
-            cache.contexts[attempt] = root, content, 0.0
-            cache.remembered += len(content)
-            while len(cache.contexts) > _CONTEXTS or cache.remembered > max(_CONTEXT_BYTES, len(content)):
-                _, (_, oldest, _) = cache.contexts.popitem(last=False)
-                cache.remembered -= len(oldest)
+            self._remember(cache, attempt, (root, content, 0.0))
         had = self._enter(cache, root, content)
         self._trim(cache)
         return had
+
+    def _remember(self, cache: _Cache, attempt: int, context: tuple[Hashable, bytes, float]) -> None:
+        cache.contexts[attempt] = context
+        cache.remembered += len(context[1])
+        while len(cache.contexts) > _CONTEXTS or cache.remembered > max(_CONTEXT_BYTES, len(context[1])):
+            _, (_, oldest, _) = cache.contexts.popitem(last=False)
+            cache.remembered -= len(oldest)
 
     def is_reported(self, worker: str, attempt: int) -> bool:
         """Return whether a worker may report an attempt's context."""

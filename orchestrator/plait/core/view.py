@@ -322,6 +322,11 @@ class WorkerView(Protocol):
         ...
 
     @property
+    def busy(self) -> int:
+        """Attempts on it, with those of other processes (`share_load`)."""
+        ...
+
+    @property
     def up(self) -> bool:
         """Whether it is there."""
         ...

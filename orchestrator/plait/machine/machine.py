@@ -62,6 +62,7 @@ from ..core.events import (
     Finish,
     ForeignEvent,
     Limited,
+    LoadShared,
     Paused,
     Progressed,
     Pruned,
@@ -190,6 +191,8 @@ class Machine:
                 self._on_worker_down(event)
             case CacheChanged():
                 self._records.prefixes.record_report(event.worker, event.news.held, event.news.cleared)
+            case LoadShared():
+                self.queue.record_others(event.attempts)
             case Cancelled():
                 self._on_cancelled(event)
             case Pruned():

@@ -10,6 +10,7 @@ Among workers with a free slot the one with the fewest attempts gets the step, u
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..core.events import WorkerUp
@@ -27,7 +28,7 @@ _IDLE_LANES = 64
 
 @dataclass(slots=True, eq=False)
 class _Pool:
-    """Workers that serve the same lanes. The free ones are in a heap by (running attempts, name).
+    """Workers that serve the same lanes. The free ones are in a heap by (attempts of all processes, name).
 
     An entry may be stale. Each free worker has an entry whose count is not above its true one, so it is enough to
     correct the top entry when it is read.
@@ -39,22 +40,22 @@ class _Pool:
 
     def offer(self, worker: WorkerState) -> None:
         """List a worker, which may have a free slot."""
-        running = worker.running
-        if worker.up and running < worker.slots and not 0 <= worker.listed <= running:
-            worker.listed = running
-            heapq.heappush(self.heap, (running, worker.name, worker))
+        busy = worker.busy
+        if worker.up and worker.running < worker.slots and not 0 <= worker.listed <= busy:
+            worker.listed = busy
+            heapq.heappush(self.heap, (busy, worker.name, worker))
 
     def least(self) -> WorkerState | None:
         """Return the free worker with the fewest attempts (by name among equals), or `None`."""
         heap = self.heap
         while heap:
-            running, _, worker = heap[0]
-            if worker.listed == running:
+            busy, _, worker = heap[0]
+            if worker.listed == busy:
                 if worker.up and worker.running < worker.slots:
-                    if worker.running == running:
+                    if worker.busy == busy:
                         return worker
-                    worker.listed = worker.running
-                    heapq.heapreplace(heap, (worker.running, worker.name, worker))
+                    worker.listed = worker.busy
+                    heapq.heapreplace(heap, (worker.busy, worker.name, worker))
                     continue
                 worker.listed = -1
             heapq.heappop(heap)
@@ -85,7 +86,7 @@ class _Lane:
         best: WorkerState | None = None
         for pool in pools:
             worker = pool.least()
-            if worker is not None and (best is None or (worker.running, worker.name) < (best.running, best.name)):
+            if worker is not None and (best is None or (worker.busy, worker.name) < (best.busy, best.name)):
                 best = worker
         return best
 
@@ -186,7 +187,7 @@ class ReadyQueue:
             for worker in self.workers.values()
             if worker is not beside and worker.free > 0 and worker.in_lane(lane)
         )
-        return min(free, key=lambda worker: (worker.running, worker.name), default=None)
+        return min(free, key=lambda worker: (worker.busy, worker.name), default=None)
 
     def is_active(self, lane: str) -> bool:
         """Return whether a worker that serves a lane runs an attempt."""
@@ -233,6 +234,12 @@ class ReadyQueue:
         """Count tokens that an attempt has reported."""
         attempt.due = attempt.node.run.share.think.count_tokens(tokens, attempt.due)
 
+    def record_others(self, attempts: Mapping[str, int]) -> None:
+        """Record the attempts of other processes, by worker."""
+        for name, worker in self.workers.items():
+            worker.elsewhere = attempts.get(name, 0)
+            self._pool_of[name].offer(worker)
+
     def count_start(self, attempt: Attempt) -> None:
         """Count an attempt that begins."""
         node = attempt.node
@@ -250,7 +257,7 @@ class ReadyQueue:
         if node.run.policies.admitters:
             self.programs.end(attempt, usage, read, now)
         worker.running -= 1
-        if not 0 <= worker.listed <= worker.running:
+        if not 0 <= worker.listed <= worker.busy:
             self._pool_of[worker.name].offer(worker)
         if node.step.op.kind != "think":
             return

@@ -404,6 +404,8 @@ class WorkerState:
     """It is down and will come back."""
     running: int = 0
     """Attempts on it that have not ended."""
+    elsewhere: int = 0
+    """Attempts of other processes on it (`Config.share_load`)."""
     carried: int = 0
     """Attempts on it when it last reported its slots; they may exceed the new number of slots."""
     models: tuple[str, ...] = ()
@@ -426,12 +428,17 @@ class WorkerState:
     speed: DecodeSpeed = field(default_factory=DecodeSpeed)
     """Its decoding speed, from runs with policies."""
     listed: int = -1
-    """`running` in its entry in the heap of free workers; -1 without an entry."""
+    """`busy` in its entry in the heap of free workers; -1 without an entry."""
 
     @property
     def free(self) -> int:
         """Slots that can take a step now."""
         return self.slots - self.running if self.up else 0
+
+    @property
+    def busy(self) -> int:
+        """Attempts on it, with those of other processes."""
+        return self.running + self.elsewhere
 
     @property
     def kept(self) -> int:

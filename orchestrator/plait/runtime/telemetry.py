@@ -11,6 +11,7 @@ import contextvars
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .. import __version__
+from ..core.chat import call_id
 from ..core.errors import ConfigError
 from ..core.events import Action, Event
 from ..core.ops import ModelCall
@@ -448,9 +450,12 @@ def provider(server: str | None, worker: str) -> str:
 
 
 def call_id_of(step: str) -> str:
-    """Return the id of the call that a turn's step makes; empty for a step that no turn of a conversation named."""
-    name = step.rpartition("/")[2]
-    return name if name.startswith("call") and name[4:].isdigit() else ""
+    """Return the id of the call that a step makes: the beginning of its name, or of a task of a plan the id of the call
+    with its number; empty for other steps."""
+    name = re.split("[/:.]", step)[-1].partition("-")[0]
+    if name.isdecimal():
+        return call_id(int(name))
+    return name if name.startswith("call") and name[4:].isdecimal() else ""
 
 
 def _run_of(step: StepRecord) -> str:

@@ -44,6 +44,7 @@ class SimulatedCluster(BaseModel):
     vary: float | None = Field(None, ge=0.01, le=1, description="Mean share of a step's token limit that is generated.")
     cache: int = Field(0, ge=0, description="Tokens in each engine's prefix cache.")
     block: int = Field(16, ge=1, description="Tokens in a block of it.")
+    step_tokens: int = Field(0, ge=0, description="Tokens of a step that decodes and prefills (0: no such steps).")
     slow: float | None = Field(None, gt=0, le=1, description="Share of its speed that the last engine has.")
 
 
@@ -166,7 +167,8 @@ def _cluster(known: EngineProfile | None, given: SimulatedCluster, tells_ids: bo
     made = Host if known is None else known.host
     lengths = whole if known is None or not known.lengths else known.outcome()
     rates: dict[str, Any] = {} if given.decode_rate is None else {"decode_rate": given.decode_rate}
-    rates |= {"cache_tokens": given.cache, "block": given.block, "tells_ids": tells_ids}
+    rates |= {"cache_tokens": given.cache, "block": given.block, "step_tokens": given.step_tokens}
+    rates["tells_ids"] = tells_ids
     return {
         "hosts": [made(f"host-{i}", slots=given.slots, **rates) for i in range(1, given.engines + 1)],
         "latency": LatencyModel() if known is None else known.latency(),

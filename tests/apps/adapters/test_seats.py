@@ -207,9 +207,21 @@ def output_turns(server: FakeServers) -> list[list[int]]:
     return [server.write(asked["prompt"], 0) for asked in server.asked]
 
 
-def test_an_unknown_version_is_named_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"verl 1\.2\.0 is not supported \(supported: 0\.9\)"):
-        published(monkeypatch, "1.2.0")
+@pytest.mark.parametrize(
+    ("package", "module", "known"),
+    [
+        ("verl", "plait_research.adapters.verl", "0.9"),
+        ("verifiers", "plait_research.adapters.verifiers", "0.4"),
+        ("skyrl", "examples.trainers.skyrl_generator", "0.3"),
+    ],
+)
+def test_an_unknown_version_is_named_with_the_known_ones(
+    monkeypatch: pytest.MonkeyPatch, package: str, module: str, known: str
+) -> None:
+    monkeypatch.setattr(adapters, "version", lambda name: "1.2.0")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ConfigError, match=rf"{package} 1\.2\.0 is not supported \(supported: {known}\)"):
+        importlib.import_module(module)
 
 
 @pytest.fixture(scope="module")

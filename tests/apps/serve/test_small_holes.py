@@ -104,3 +104,27 @@ async def test_a_plan_reserves_no_more_of_the_day_than_it_may_use(serve):
         user = served.service.tenants.users["ann"]
         assert 0 < sum(each.held for each in user._allowances[0].holdings) <= 4 * 2 * 6 * 5
         await over(served)
+
+
+async def test_new_names_in_each_request_make_no_new_series(serve):
+    """A tenant chooses models' options, sessions, users, metadata and patterns: none is a label that stays."""
+    async with serve() as served, httpx.AsyncClient() as http:
+
+        async def series() -> set[str]:
+            text = (await http.get(f"{served.url}/metrics")).text
+            return {line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+
+        async def ask(number: int) -> int:
+            task = {"name": "plain", "options": {"pattern": f"a{number}+"}}
+            body = {
+                "model": "q", "messages": [{"role": "user", "content": f"q{number}"}], "user": f"u{number}",
+                "metadata": {f"k{number}": "v"}, "prompt_cache_key": f"s{number}", "plait": {"task": task},
+            }  # fmt: skip
+            return (await http.post(f"{served.base}/chat/completions", json=body)).status_code
+
+        assert await ask(0) == 200
+        await series()  # which has a series of its own
+        before = await series()
+        assert before and {await ask(number) for number in range(1, 60)} == {200}
+        added = await series() - before
+        assert not added, added

@@ -56,8 +56,12 @@ def traced(memory: Any, script: Any, monkeypatch: Any) -> Any:
     """Run a request with spans that include texts; return the spans by name."""
     monkeypatch.setenv(telemetry.CONTENT, "true")
 
-    async def run(*replies: Any, **request: Any) -> dict[str, list[Any]]:
+    async def run(*replies: Any, tools: Any = (), **request: Any) -> dict[str, list[Any]]:
         settings: dict[str, Any] = {"worker": "scripted", "model": "words", "journal": "off", "telemetry": True}
+        if callable(next(iter(tools), None)):  # of ours; others are the client's
+            settings["tools"] = tools
+        else:
+            request["tools"] = tools
         async with AsyncOrchestrator(script=script(*replies), **settings) as client:
             await client.run(**request)
         spans: dict[str, list[Any]] = {}
@@ -151,23 +155,46 @@ async def test_messages_fit_the_schemas_of_the_conventions(traced: Any) -> None:
     assert problems({"gen_ai.output.messages": '[{"role": "assistant", "parts": [{"type": "text"}]}]'})
 
 
-async def test_calls_of_an_agent_have_one_id_in_messages_and_tools(memory: Any, script: Any, monkeypatch: Any) -> None:
-    monkeypatch.setenv(telemetry.CONTENT, "true")
-    call = '<tool_call>{"name": "look", "arguments": {"a": "%s"}}</tool_call>'
-    replies = script({"when": "seen b", "text": "done"}, {"when": "seen a", "text": call % "b"}, call % "a")
-    settings: dict[str, Any] = {"worker": "scripted", "journal": "off", "telemetry": True, "tools": [look]}
-    async with AsyncOrchestrator(script=replies, **settings) as client:
-        await client.run("q", planner="react")
-    spans = memory.get_finished_spans()
-    made = [span.attributes["gen_ai.tool.call.id"] for span in spans if span.name == "execute_tool look"]
-    asked = [
-        part["id"]
-        for span in spans
-        if span.name.startswith("chat")
-        for part in loaded(span, "output.messages")[0]["parts"]
-        if part["type"] == "tool_call"
-    ]
-    assert made == asked == ["call00001", "call00002"]
+CALLS = '<tool_call>{"name": "look", "arguments": {"a": "%s"}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    "planner",
+    ["react", "speculate:depth=1", "speculate:depth=2", "partial-rollout:warmup=1,fresh=1,criterion=uniform"],
+)
+async def test_calls_of_an_agent_have_one_id_in_messages_and_tools(traced: Any, planner: str) -> None:
+    replies = [{"when": "seen b", "text": "done"}, {"when": "seen a", "text": CALLS % "b"}, CALLS % "a"]
+    spans = await traced(*replies, text="q", planner=planner, tools=[look])
+    made = {span.attributes["gen_ai.tool.call.result"]: span.attributes["gen_ai.tool.call.id"]
+            for span in spans["execute_tool look"]}  # fmt: skip
+    assert made == {"seen a": "call00001", "seen b": "call00002"}
+    turns = [span for name, group in spans.items() if name.startswith("chat") for span in group]
+    parts = [part for span in turns for name in ("input.messages", "output.messages")
+             for message in loaded(span, name) for part in message["parts"]]  # fmt: skip
+    calls = {(part["id"], part["arguments"]["a"]) for part in parts if part["type"] == "tool_call"}
+    assert calls == {("call00001", "a"), ("call00002", "b")}
+    responses = {(part["id"], part["response"]) for part in parts if part["type"] == "tool_call_response"}
+    assert responses == {("call00001", "seen a"), ("call00002", "seen b")}
+    assert [problems(span.attributes) for span in turns] == [[]] * len(turns)
+
+
+@pytest.mark.parametrize("plan", [CALLS % "a" + CALLS % "$1", '1. look(a="a")\n2. look(a=$1)\n3. join()\n'])
+async def test_tasks_of_a_plan_have_the_ids_of_their_calls(traced: Any, plan: str) -> None:
+    ending = {"when": "seen seen a", "text": "Finish(done)"}
+    spans = await traced(ending, plan, text="q", planner="llmcompiler", tools=[look])
+    tools = {span.attributes["gen_ai.tool.call.id"]: span.attributes["gen_ai.tool.call.result"]
+             for span in spans["execute_tool look"]}  # fmt: skip
+    assert tools == {"call00001": "seen a", "call00002": "seen seen a"}
+    messages = [message for name, group in spans.items() if name.startswith(("chat", "text")) for span in group
+                for message in loaded(span, "output.messages")]  # fmt: skip
+    calls = [part["id"] for message in messages for part in message["parts"] if part["type"] == "tool_call"]
+    assert calls == (list(tools) if "<tool_call>" in plan else [])
+
+
+def test_only_steps_that_a_model_named_have_the_id_of_a_call() -> None:
+    steps = {"run:turn-1/call00002": "call00002", "run:agent-1.call00003-2": "call00003", "run:12": "call00012",
+             "run:call-1": "", "run:callback": "", "run:2-2": "call00002"}  # fmt: skip
+    assert {step: telemetry.call_id_of(step) for step in steps} == steps
 
 
 async def test_spans_of_tools_are_below_their_calls(memory: Any, script: Any) -> None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ...core.errors import PlaitError, RunTaken
+from ...core.events import LoadShared
 from ..driver.driver import Driver
 from ..journal.location import Database
 from ..journal.store_membership import ProcessMember, RunOrder, acquire, release
@@ -74,6 +75,15 @@ class Pool:
             member.wants = lambda: machine.model_steps
             self._shares = lambda wants: told(self._divide, wants)
             member.on_shares.append(self._shares)
+        if config.pool is not None and config.share_load:
+            driver, workers = self._driver, self._driver.machine.workers
+
+            def exchange(others: dict[str, int] | None) -> dict[str, int]:
+                if others is not None:
+                    told(lambda: driver.post(LoadShared(driver.now(), others)))
+                return {name: workers[name].running for name in self._whole if name in workers}
+
+            self._member.load = exchange
 
     async def close(self) -> None:
         """Leave."""
@@ -87,6 +97,7 @@ class Pool:
                 member.on_orphans.remove(self._finds)
             if self._shares in member.on_shares:
                 member.on_shares.remove(self._shares)
+            member.load = None
             await asyncio.to_thread(release, member)
 
     def _obey(self, order: RunOrder) -> None:

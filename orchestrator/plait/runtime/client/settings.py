@@ -309,6 +309,11 @@ class StoreSettings(_Settings):
         "all of them together use, of servers that all of them ask. Each has an equal part, and what others do not "
         "need; a process that dies has none after `pool_lease`.",
     )
+    share_load: bool = Field(
+        default=False,
+        description="The processes of the pool tell one another how many steps each runs on each model worker, and "
+        "with `kv_events` look their prompts up in the caches of all servers. The policy `affinity` goes by both.",
+    )
     cache: Annotated[Literal["on"] | File | None, BeforeValidator(_on)] = Field(
         default=None,
         description="Where results of the model are kept, to be used again for the same model, prompt, sampling and "

@@ -107,6 +107,8 @@ def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> lis
         servers = [plugins.worker("http", **_accepted(plugins.worker_class("http"), fields)) for fields in named]
         for server in servers:
             setattr(server, "allow_unreachable", True)  # noqa: B010  (only servers have it)
+            if config.share_load:
+                getattr(server, "follow_prompts")(servers)  # noqa: B009
         return servers
     return [plugins.worker(config.worker, **_accepted(plugins.worker_class(config.worker), options))]
 

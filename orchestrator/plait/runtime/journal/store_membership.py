@@ -11,7 +11,7 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +32,9 @@ log = logging.getLogger("plait.journal")
 LEASE_S = 10.0
 """Default seconds of silence after which a process counts as dead."""
 CHANNEL = "plait_orders"
+LOAD_CHANNEL = "plait_load"
+LOAD_INTERVAL_S = 0.1
+"""Seconds between two reports of this process's load, and between two readings of the others'."""
 _POLL_INTERVAL_S = 0.5
 """Maximum seconds between two checks for orders, in case a notification is lost."""
 
@@ -68,6 +71,11 @@ class ProcessMember:
         """How many slots of the engines this process could use now."""
         self.on_shares: list[Callable[[dict[str, int]], None]] = []
         """Called on the thread after each heartbeat, with the slots that each live process of the pool could use."""
+        self.load: Callable[[dict[str, int] | None], dict[str, int]] | None = None
+        """Takes the attempts of all other processes by worker, if they changed, and returns those of this process."""
+        self._reported, self._sums = "", Counter[str]()
+        self._others: dict[str, tuple[float, dict[str, int]]] = {}
+        """Attempts by process and worker, and when the process reported them."""
         self._given_up: deque[int] = deque()
         """Journals that could not be written, whose runs have failed without a record."""
         self._end = threading.Event()
@@ -102,26 +110,30 @@ class ProcessMember:
 
     def _live(self) -> None:
         db: psycopg.Connection[Any] | None = None
-        due = looked = 0.0
+        due = looked = polled = 0.0
         while not self._end.is_set():
             try:
                 if db is None or db.closed:
                     db = self._open()
-                    db.execute(f"LISTEN {CHANNEL}")  # pyright: ignore[reportArgumentType, reportCallIssue]
+                    db.execute(f"LISTEN {CHANNEL}; LISTEN {LOAD_CHANNEL}")  # pyright: ignore[reportArgumentType, reportCallIssue]
                 now = time.monotonic()
                 if now >= due:
                     due = now + self.lease / 5
+                    self._reported = ""
                     if not self._beat(db):
                         log.warning("no heartbeat for %g s: other processes may take this one's runs", self.lease)
                         self._register()
-                self._orders(db)
+                if now >= polled:
+                    polled = now + _POLL_INTERVAL_S
+                    self._orders(db)
+                self._exchange_load(db, now)
                 self._say_failed(db)
                 if self.on_orphans and now >= looked:
                     looked = now + self.lease / 4
                     if orphans := self._orphans(db):
                         self.on_orphans[0](orphans)
-                for _ in db.notifies(timeout=min(_POLL_INTERVAL_S, self.lease / 5), stop_after=1):
-                    pass
+                if self._wait(db):
+                    polled = 0.0
             except Exception as error:
                 log.warning("the store %s: %s", self.database, str(error).partition("\n")[0])
                 with contextlib.suppress(Exception):
@@ -148,6 +160,34 @@ class ProcessMember:
             for tell in self.on_shares:
                 tell(wants)
         return True
+
+    def _wait(self, db: psycopg.Connection[Any]) -> bool:
+        """Wait for notifications; read the others' load, and return whether there is an order."""
+        ordered = False
+        wait, stop = (LOAD_INTERVAL_S, None) if self.load is not None else (min(_POLL_INTERVAL_S, self.lease / 5), 1)
+        for note in db.notifies(timeout=wait, stop_after=stop):
+            ordered = ordered or note.channel == CHANNEL
+            if note.channel == LOAD_CHANNEL and self.load is not None:
+                pool, process, attempts = json.loads(note.payload)
+                if pool == self.pool and process != self.id:
+                    self._others[process] = time.monotonic(), attempts
+        return ordered
+
+    def _exchange_load(self, db: psycopg.Connection[Any], now: float) -> None:
+        """Pass on the others' load if it has changed, and report this process's; all of it after each heartbeat."""
+        if self.load is None:
+            return
+        self._others = {name: known for name, known in self._others.items() if now - known[0] < self.lease}
+        before, self._sums = self._sums, Counter[str]()
+        for _, attempts in self._others.values():
+            self._sums.update(attempts)
+        own = Counter(self.load(dict(self._sums) if self._sums != before else None))
+        report = json.dumps([self.pool, self.id, dict(own.most_common(400))])  # a notification has up to 8,000 bytes
+        if report != self._reported:
+            self._reported = report
+            # A lost report does no harm, so its commit need not wait for the disk.
+            notify = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+            db.execute(notify, (LOAD_CHANNEL, report))
 
     def _orders(self, db: psycopg.Connection[Any]) -> None:
         if not self.on_order:

@@ -14,17 +14,21 @@ import os
 import secrets
 from typing import Any
 
-from verifiers.v1.clients import ModelContext
-from verifiers.v1.configs.harness import HarnessConfig
-from verifiers.v1.dialects.chat import message_to_wire
-from verifiers.v1.harness import Harness
-from verifiers.v1.runtimes import ProgramResult, Runtime
-from verifiers.v1.task import TaskData
-from verifiers.v1.trace import Trace
-
 from plait.core.values import as_text
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.plugins.loader import Plugins
+
+from . import require_version
+
+require_version("verifiers", "0.4")
+
+from verifiers.v1.clients import ModelContext  # noqa: E402 - an unknown version may lack these
+from verifiers.v1.configs.harness import HarnessConfig  # noqa: E402
+from verifiers.v1.dialects.chat import message_to_wire  # noqa: E402
+from verifiers.v1.harness import Harness  # noqa: E402
+from verifiers.v1.runtimes import ProgramResult, Runtime  # noqa: E402
+from verifiers.v1.task import TaskData  # noqa: E402
+from verifiers.v1.trace import Trace  # noqa: E402
 
 
 class PlaitHarnessConfig(HarnessConfig):

@@ -39,6 +39,7 @@ from plait.runtime.driver.expander import Expander
 
 from .confidence import NEWS_PER_WINDOW, Confidence, looks, trace_of
 from .latency import DecodeBatch, Host, LatencyModel, Outcome, RunningJob, Throttle, WorkerFault, priced
+from .steps import StepBatch
 from .tokens import SimTokens
 
 Watch = Callable[[Event, list[Action]], None]
@@ -66,7 +67,9 @@ class Cluster:
         self.expander: Expander
         self.machine, self.expander, self._latency = machine, expander, latency
         self._outcome, self._seed = outcome, seed
-        self.batches: dict[str, DecodeBatch] = {host.name: DecodeBatch(host) for host in hosts}
+        self.batches: dict[str, DecodeBatch] = {
+            host.name: StepBatch(host) if host.step_tokens else DecodeBatch(host) for host in hosts
+        }
         self._up: set[str] = set()
         self.now: float = 0.0
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -219,7 +222,7 @@ class Cluster:
         rng = Random(f"{self._seed}/{job.step}/{number}")
         outcome = self._outcome(job, rng)
         if isinstance(op, ModelCall) and isinstance(outcome, Result):
-            outcome = priced(job, outcome)
+            outcome = priced(job, outcome, batch.host.text)
         ready = self._ready.get(job.step, self.now)
         running = RunningJob(job, batch.host, ready, self.now, outcome, 0, reason=reason)
         if isinstance(op, ModelCall):
@@ -232,6 +235,10 @@ class Cluster:
         starts = self.now + self._latency.dispatch
         if isinstance(op, ModelCall):
             usage = running.outcome.usage if isinstance(running.outcome, Result) else Usage()
+            if isinstance(batch, StepBatch):
+                running.unread = usage.prompt - usage.cached
+                self.later(starts, lambda: self._read(batch, running))
+                return
             if batch.host.blocking:
                 batch.advance(self.now)
                 self._changed[worker] = batch
@@ -239,6 +246,11 @@ class Cluster:
             self.later(read, lambda: self._decode(running))
         else:
             self.later(starts + self._latency.seconds(job, rng), lambda: self._complete(running))
+
+    def _read(self, batch: StepBatch, running: RunningJob) -> None:
+        batch.advance(self.now)
+        batch.waiting.append(running)
+        self._plan_news(batch)
 
     def _look(self, running: RunningJob, whole: Result | Failure, number: int) -> None:
         """Set a job's confidences, if its settings request them and they are known."""
@@ -279,6 +291,11 @@ class Cluster:
     def _news(self, batch: DecodeBatch, version: int) -> None:
         # The batch has changed since, and so has the time of its next report.
         if version != batch.version:
+            return
+        if isinstance(batch, StepBatch) and (read := batch.next_step(self.now)) is not None:
+            for running in read:
+                self._decode(running)
+            self._plan_news(batch)
             return
         running, upto = batch.due(self.now)
         self._changed[batch.host.name] = batch

@@ -1,7 +1,7 @@
 """Durations and outcomes of jobs in a simulated cluster.
 
-A host decodes all its sequences together, so each is slower in a larger batch, and prefills prompts one after another.
-The caches are in `prefix_cache.py`; memory is not modelled otherwise.
+A host decodes all its sequences together, so each is slower in a larger batch, and prefills prompts one after another
+(`steps.py`: in the same steps). The caches are in `prefix_cache.py`; memory is not modelled otherwise.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ Rate = Callable[[int], float]
 Outcome = Callable[[Job, Random], Result | Failure]
 """The outcome of a job. Its random numbers depend only on seed, step and try, so a step has the same outcome under any
 policy."""
-
-CHARACTERS_A_TOKEN = 4
 
 
 def saturating(peak: float = 5600.0, half: float = 13.0) -> Rate:
@@ -64,6 +62,11 @@ class Host:
     """Additional seconds of a decoding step for each streaming sequence."""
     blocking: bool = False
     """Whether prefill blocks decoding, as in an engine that does both in the same steps."""
+    text: int = 4
+    """Characters of text for a token, where no token ids are known."""
+    step_tokens: int = 0
+    """Tokens of a step, which decoding and prefill share as in vLLM (`max_num_batched_tokens`). A step takes as long as
+    its decoding, or as computing all its tokens at `prefill_rate` if that is longer. 0: no such steps."""
 
     def rate(self, batch: int, context: float = 0.0, streaming: int = 0) -> float:
         """Return the tokens per second of each of `batch` sequences, given their total context tokens and the number of
@@ -141,14 +144,14 @@ def varied(share: float = 0.3) -> Outcome:
     return outcome
 
 
-def priced(job: Job, result: Result) -> Result:
+def priced(job: Job, result: Result, characters: int = 4) -> Result:
     """Return the result of a think step with its tokens counted, and cut at its token limit.
 
-    Text without token ids counts as a token for every four characters.
+    Text without token ids counts as a token for every four characters, or as many as given.
     """
     assert isinstance(job.op, ModelCall)
-    prompt = sum(_tokens(part.text) if isinstance(part, Text) else len(_ids(part)) for part in job.op.parts)
-    generated = result.usage.completion or len(result.token_ids) or max(1, _tokens(result.text))
+    prompt = sum(_tokens(part.text, characters) if isinstance(part, Text) else len(_ids(part)) for part in job.op.parts)
+    generated = result.usage.completion or len(result.token_ids) or max(1, _tokens(result.text, characters))
     limit = job.op.sampling.max_tokens
     usage = result.usage.model_copy(
         update={"prompt": result.usage.prompt or prompt, "completion": min(generated, limit)}
@@ -164,8 +167,8 @@ def _ids(part: object) -> tuple[int, ...]:
     return getattr(part, "ids", ())
 
 
-def _tokens(text: str) -> int:
-    return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+def _tokens(text: str, characters: int) -> int:
+    return math.ceil(len(text) / characters)
 
 
 @dataclass(slots=True, eq=False)
@@ -197,10 +200,18 @@ class RunningJob:
     trace: SimTrace | None = None
     """Confidences of its tokens, if they are known."""
 
+    unread: int = 0
+    """Number of prompt tokens that no step has read, on a host with `step_tokens`."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Number of tokens of its prompt."""
+        return self.outcome.usage.prompt if isinstance(self.outcome, Result) else 0
+
     @property
     def context(self) -> float:
         """Mean number of context tokens while the job decodes."""
-        return (self.outcome.usage.prompt if isinstance(self.outcome, Result) else 0) + self.tokens / 2
+        return self.prompt_tokens + self.tokens / 2
 
     @property
     def streams(self) -> bool:

@@ -1,7 +1,7 @@
 """Token ids in a simulation, for prompts, generated text, prefix caches and resumed attempts.
 
-Only hosts with a cache or ids need them. A text has a token for every four characters, and equal pieces have equal
-tokens. Generated tokens are all different.
+Only hosts with a cache or ids need them. A text has a token for every `Host.text` characters, and equal pieces have
+equal tokens. Generated tokens are all different.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from plait.core.ops import ModelCall, Text, Tokens
 from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 from plait.core.result import Result
 
-from .latency import CHARACTERS_A_TOKEN, Host, RunningJob
+from .latency import Host, RunningJob
 
 
 class SimTokens:
@@ -39,7 +39,7 @@ class SimTokens:
         if not (host.cache_tokens or host.tells_ids) or not isinstance(outcome, Result):
             return
         assert isinstance(job.op, ModelCall)
-        own = tuple(self._ids(job.op.parts))
+        own = tuple(self._ids(job.op.parts, host.text))
         fate = (job.step, number)
         ids = self._fates.get(fate) or outcome.token_ids or self._fresh(outcome.usage.completion)
         running.given = len(job.generated) if host.tells_ids else 0
@@ -82,15 +82,15 @@ class SimTokens:
         if cache is not None:
             cache.clear()
 
-    def _ids(self, parts: Iterable[object]) -> list[int]:
+    def _ids(self, parts: Iterable[object], characters: int) -> list[int]:
         ids: list[int] = []
         for part in parts:
             if isinstance(part, Tokens):
                 within = getattr(part, "within", None)
-                ids += part.ids if within is None else part.ids[: -(-len(within) // CHARACTERS_A_TOKEN)]
+                ids += part.ids if within is None else part.ids[: -(-len(within) // characters)]
             elif isinstance(part, Text):
-                for start in range(0, len(part.text), CHARACTERS_A_TOKEN):
-                    piece = part.text[start : start + CHARACTERS_A_TOKEN]
+                for start in range(0, len(part.text), characters):
+                    piece = part.text[start : start + characters]
                     known = self._pieces.get(piece)
                     ids.append(known if known is not None else self._pieces.setdefault(piece, self._fresh(1)[0]))
         return ids

@@ -5,6 +5,7 @@ The call of each turn has all earlier turns in its prompt, so a turn depends onl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Unpack
@@ -14,7 +15,7 @@ from pydantic import Field
 from plait.core.call_config import CallConfig
 from plait.core.chat import FunctionCall, Message, assistant_message
 from plait.core.flow import Context, Flow
-from plait.core.ops import Function
+from plait.core.ops import Function, ToolCall
 from plait.core.planning import TrajectoryOptions
 from plait.core.step_handles import CallHandle, StepFailed, Trajectory
 from plait.core.tools.calls import canonical_text
@@ -86,6 +87,8 @@ class ToolConversation:
     """Tools that the model does not see; calls of them are rejected."""
     _made: dict[str, CallHandle] = field(default_factory=dict[str, CallHandle])
     """Ended and running calls without side effects, by their key."""
+    _asked: Counter[str] = field(default_factory=Counter[str])
+    """How often calls of each id were made: in several branches, or again after a failure."""
     _functions: tuple[Function, ...] | None = None
     _written: dict[int, tuple[Turn, int, list[Message]]] = field(
         default_factory=dict[int, "tuple[Turn, int, list[Message]]"]
@@ -220,11 +223,18 @@ class ToolConversation:
         """Return the ended calls, after waiting for running and new calls. A call of another trajectory that failed or
         was cancelled is made again."""
         own = {key for key in asked if key not in made or (made[key].ended and not made[key].done)}
-        made |= {key: ctx.call(call.name, **call.arguments) for key, call in asked.items() if key in own}
+        made |= {key: self._start(ctx, call) for key, call in asked.items() if key in own}
         used = {key: made[key] for key in asked}
         await ctx.gather(*used.values(), return_exceptions=True)
         failed = {key: call for key, call in asked.items() if key not in own and not used[key].done}
         return used | (await self._call(ctx, made, failed) if failed else {})
+
+    def _start(self, ctx: Context, call: CallRequest) -> CallHandle:
+        """Make a call. The name of its step begins with its id, which spans report."""
+        self._asked[call.id] += 1
+        name = call.id if (count := self._asked[call.id]) == 1 else f"{call.id}-{count}"
+        args = {key: {"$literal": value} for key, value in call.arguments.items()}
+        return ctx.called(ToolCall(tool=call.name, args=args), name=name)
 
     def _result(self, call: CallRequest, text: str | None, run: Sequence[CallRequest]) -> str:
         if not call.id:

@@ -72,9 +72,9 @@ class Affinity(Policy):
         if wanted is None or not wanted.up:
             return None
         idlest = view.idlest(step)
-        least = idlest.running if idlest is not None else 0
+        least = idlest.busy if idlest is not None else 0
         # Another prefill elsewhere takes less time than waiting here; the context is then cached there too.
-        if is_overloaded(wanted.running, least, wanted.slots, self.overload, self.slack, shared=not of_run):
+        if is_overloaded(wanted.busy, least, wanted.slots, self.overload, self.slack, shared=not of_run):
             return None
         if wanted.takes(step):
             return Pin(wanted.name, f"{wanted.name} has its context cached")
@@ -97,7 +97,7 @@ class Affinity(Policy):
 
         def load(name: str) -> int | None:
             worker = view.worker(name)
-            return worker.running if worker is not None and worker.could_take(step) else None
+            return worker.busy if worker is not None and worker.could_take(step) else None
 
         holder = choose_holder(cached, step.prompt_tokens, _CACHED_TOKENS, load)
         if holder is not None:

@@ -65,7 +65,8 @@ class WorkingSet(Policy):
         size = max(1, own.tokens + own.growth)
         load = worker.running + sum(map(_return_chance, self._ahead(own, worker, view)))
         # With few calls, decoding one more sequence gains more than another prefill costs.
-        if load < _READ_RATIO * view.expected_tokens(step) / size:
+        written = [peer.tokens for peer in view.peers(step)]
+        if written and load < _READ_RATIO * sum(written) / len(written) / size:
             return None
         until = view.now + own.gap_s if own.gap_s else None
         return Defer(f"waits for room in the cache of {worker.name}: its program needs {size} tokens", until=until)

@@ -103,7 +103,9 @@ class KvEvents:
         self._address = address
         self._blocks = CachedBlocks()
         self._reader = EventReader(self._blocks)
-        self._pending: deque[tuple[float, int, Sequence[int], str, str]] = deque(maxlen=MAX_PENDING_PROMPTS)
+        self._pending: deque[tuple[float, int, Sequence[int], str, str, bool]] = deque(maxlen=MAX_PENDING_PROMPTS)
+        self.others: Sequence[KvEvents] = ()
+        """Other servers of the model: they are asked for each prompt too, which other processes may have sent there."""
         self.mailbox = Mailbox(EMPTY)
         self._has_events, self._silent_prompts = False, 0
         """Whether any message arrived, and how many long prompts were answered without one."""
@@ -128,7 +130,8 @@ class KvEvents:
                 log.warning(SILENCE_WARNING, SILENT_PROMPTS, self._address)
         if ids:
             due = asyncio.get_running_loop().time() + LOOKUP_DELAY_S
-            self._pending.append((due, attempt, ids, model, salt))
+            for server in (self, *self.others):
+                server._pending.append((due, attempt, ids, model, salt, server is not self))
 
     async def _listen(self) -> None:
         zmq = self._zmq
@@ -151,9 +154,9 @@ class KvEvents:
         while True:
             await asyncio.sleep(LOOKUP_DELAY_S / 3)
             while self._pending and self._pending[0][0] <= loop.time():
-                _, attempt, ids, model, salt = self._pending.popleft()
+                _, attempt, ids, model, salt, other = self._pending.popleft()
                 if self._has_events:
-                    self._blocks.ended(attempt, ids, model, salt)
+                    self._blocks.ended(attempt, ids, model, salt, other)
             if (news := self._blocks.news()) is not None:
                 self.mailbox.put(CacheUpdate(*news))
 

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -232,6 +232,11 @@ class Http(CallbackWorker):
         if self._events is not None:
             async for news in self._events.mailbox:
                 yield news
+
+    def follow_prompts(self, servers: Sequence[Http]) -> None:
+        """Look the prompts that this server was sent up in the caches of other servers of its model, too."""
+        if self._events is not None:
+            self._events.others = [there._events for there in servers if there is not self and there._events]
 
     async def health(self) -> AsyncIterator[bool]:
         """Yield `True`, then `False` whenever the server becomes unreachable and `True` when it is reachable again."""
