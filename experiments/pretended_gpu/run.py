@@ -14,10 +14,12 @@ import asyncio
 import json
 import math
 import os
+import statistics
 import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +137,66 @@ async def run(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def keep(options: argparse.Namespace, width: int, rates: Mapping[str, list[float]]) -> None:
+async def measure_ray(options: argparse.Namespace) -> list[Row]:
+    """Compare an engine in a Ray actor with one whose EngineCore has a process of its own, journalled."""
+    shape: dict[str, Any] = {"slots": SLOTS, "kv_cache_mib": CACHE_BYTES >> 20, "model": Config.load().model}
+    rows, ours, theirs = list[Row](), "own process", "Ray"
+    async with (
+        AsyncOrchestrator(config=Config(worker="engine", engine_process="own", **shape)) as own,
+        AsyncOrchestrator(config=Config(worker="ray", **shape)) as ray,
+    ):
+        for width in options.width:
+            prompts = [PROMPT.format(number=1000 + 37 * number) for number in range(2 * width)]
+            for what, rate in {"one plan": rate_plan, "own runs": rate_runs}.items():
+                contenders = {
+                    ours: partial(rate, own, prompts, width, options.tokens),
+                    theirs: partial(rate, ray, prompts, width, options.tokens),
+                }
+                figures = await interleave(contenders, options.rounds, seconds=options.seconds)
+                if options.kept is not None:
+                    keep(options, width, {f"{what}, {name}": each for name, each in figures.figures.items()})
+                rates = f"{figures.spread(ours)} tok/s", f"{figures.spread(theirs)} tok/s"
+                rows.append(Row(f"{width} in flight, {what}", *rates, str(figures.ratio(ours, theirs)), "≥ 1"))
+                sys.stderr.write(f"{rows[-1].what}: {rows[-1].ratio}\n")
+    return rows
+
+
+async def measure_queue(options: argparse.Namespace) -> list[Row]:
+    """Compare one plan that keeps `--queued` calls more with vLLM than its slots: do the slots stay full?"""
+    return [row for width in options.width for row in await _measure_queue(options, width)]
+
+
+async def _measure_queue(options: argparse.Namespace, width: int) -> list[Row]:
+    sizes: dict[str, Any] = {"slots": width, "kv_cache_memory_bytes": CACHE_BYTES}
+    engine: Any = Plugins().worker("engine", model=Config.load().model, **sizes, **options.engine)
+    engine.slots += max(options.queued)  # plait's limit; vLLM's stays
+    names = [f"{queued} queued" for queued in options.queued]
+    steps: dict[str, list[int]] = {name: [] for name in names}
+    texts = [PROMPT.format(number=1000 + 37 * number) for number in range(8 * width)]
+    lengths = [48 + 37 * number % 33 for number in range(33)]  # so that the answers end one by one
+
+    async def rate(name: str, in_flight: int) -> float:
+        before = engine.stats()["steps"]
+        figure = await rate_plan(orchestrator, texts, in_flight, lengths)
+        steps[name].append(engine.stats()["steps"] - before)
+        return figure
+
+    async with AsyncOrchestrator(workers=[engine], journal="off") as orchestrator:
+        contenders = {
+            name: partial(rate, name, width + queued) for name, queued in zip(names, options.queued, strict=True)
+        }
+        figures = await interleave(contenders, options.rounds, seconds=options.seconds)
+    if options.kept is not None:
+        keep(options, width, dict(figures.figures) | {f"steps, {name}": counts for name, counts in steps.items()})
+    middle = {name: f"{statistics.median(counts):g} steps" for name, counts in steps.items()}
+    return [
+        Row(f"{width} slots, {name}", f"{figures.spread(name)} tok/s, {middle[name]}", names[0],
+            str(figures.ratio(name, names[0])), "> 1")
+        for name in names
+    ]  # fmt: skip
+
+
+def keep(options: argparse.Namespace, width: int, rates: Mapping[str, object]) -> None:
     """Add the figures of each round to the file of `--kept`."""
     about = {"step_ms": options.step, "width": width, "tokens": options.tokens, "load": round(os.getloadavg()[0], 1)}
     with options.kept.open("a", encoding="utf-8") as out:
@@ -151,6 +212,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=math.inf, help="for each width")
     parser.add_argument("--engine", type=json.loads, default={}, metavar="JSON", help="more options of the engine")
+    parser.add_argument("--queued", type=int, action="append", help="calls more than slots: compare these alone")
+    parser.add_argument("--ray", action="store_true", help="compare a process of its own with a Ray actor alone")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="add the figures of each round to this file")
     options = parser.parse_args()
     options.width = options.width or [32, 128, 512]
@@ -158,4 +221,5 @@ def main() -> None:
         path = os.pathsep.join(filter(None, [str(STARTUP), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PRETENDED_STEP_MS": str(options.step), "PYTHONPATH": path}
         os.execve(sys.executable, [sys.executable, "-m", "experiments", "pretended_gpu", *sys.argv[1:]], environment)
-    show("pretended_gpu", asyncio.run(run(options)))
+    measure = measure_ray if options.ray else measure_queue if options.queued else run
+    show("pretended_gpu", asyncio.run(measure(options)))

@@ -8,8 +8,11 @@ set number of tokens, whose texts differ: at temperature 1 no two lines are alik
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -79,14 +82,14 @@ WORKLOADS: dict[str, tuple[Callable[[Maker, int], Awaitable[None]], int]] = {
 
 
 class FlowMaker:
-    """Generates by steps of a plait flow."""
+    """Generates by steps of a plait flow; with `read` their text streams."""
 
-    def __init__(self, ctx: Any) -> None:
-        self.ctx = ctx
+    def __init__(self, ctx: Any, read: bool) -> None:
+        self.ctx, self.read = ctx, read
 
     async def generate(self, line: Any | None, text: str, tokens: int) -> Any:
         """See `Maker`."""
-        options = {"max_tokens": tokens, "temperature": 1.0, "extra_body": {"ignore_eos": True}}
+        options = {"max_tokens": tokens, "temperature": 1.0, "extra_body": {"ignore_eos": True}, "stream": self.read}
         return await (self.ctx if line is None else line).think(text, **options)
 
     async def wait_for_tool(self, seconds: float) -> None:
@@ -98,29 +101,47 @@ class FlowMaker:
         return self.ctx.gather(*awaited)
 
 
-class HandMaker:
-    """Generates by vLLM's `AsyncLLM`. A line is the ids of its tokens."""
+@dataclass
+class HandCounts:
+    """What the requests of a pass have counted."""
 
-    def __init__(self, engine: Any, tokenizer: Any) -> None:
-        self.engine, self.tokenizer = engine, tokenizer
-        self.number, self.generated, self.prompted, self.cached = 0, 0, 0, 0
+    generated: int = 0
+    prompted: int = 0
+    cached: int = 0
+
+
+NUMBERS = itertools.count()
+"""Names of the requests of all passes."""
+
+
+class HandMaker:
+    """Generates one run by vLLM's `AsyncLLM`; with `read` each step's text comes. A line is the ids of its tokens."""
+
+    def __init__(self, engine: Any, tokenizer: Any, read: bool, counts: HandCounts) -> None:
+        self.engine, self.tokenizer, self.read, self.counts = engine, tokenizer, read, counts
+        self.start = time.perf_counter()
+        self.begun: float | None = None
+        """Seconds at the run's first output."""
 
     async def generate(self, line: Any | None, text: str, tokens: int) -> Any:
         """See `Maker`."""
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         ids = [*(line or ()), *self.tokenizer.encode(text, add_special_tokens=False)]
-        params = SamplingParams(
-            max_tokens=tokens, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY, detokenize=False
-        )
-        self.number += 1
-        outputs = [out async for out in self.engine.generate({"prompt_token_ids": ids}, params, str(self.number))]
-        final = outputs[-1]
-        written = list(final.outputs[0].token_ids)
-        self.tokenizer.decode(written)
-        self.generated += len(written)
-        self.prompted += len(ids)
-        self.cached += final.num_cached_tokens or 0
+        kind = RequestOutputKind.DELTA if self.read else RequestOutputKind.FINAL_ONLY
+        params = SamplingParams(max_tokens=tokens, ignore_eos=True, output_kind=kind, detokenize=self.read)
+        written, final = list[int](), None
+        async for final in self.engine.generate({"prompt_token_ids": ids}, params, f"hand-{next(NUMBERS)}"):
+            if self.begun is None:
+                self.begun = time.perf_counter()
+            written += final.outputs[0].token_ids
+        assert final is not None
+        if not self.read:
+            self.tokenizer.decode(written)
+        counts = self.counts
+        counts.generated += len(written)
+        counts.prompted += len(ids)
+        counts.cached += final.num_cached_tokens or 0
         return [*ids, *written]
 
     async def wait_for_tool(self, seconds: float) -> None:

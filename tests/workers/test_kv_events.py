@@ -46,7 +46,7 @@ SALTED = bytes.fromhex(
     "636b5f68617368657391c40407070707b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739401020304aa626c6f636b"
     "5f73697a6504a76c6f72615f6964c0a66d656469756da3435055a96c6f72615f6e616d65c000"
 )
-"""1–4 of the tenant `tenant`; 1–4 in the memory of the CPU, which is not the engine's own."""
+"""1–4 of the tenant `tenant`; 1–4 in the host's memory."""
 CLEARED = bytes.fromhex("93cb40100000000000009181a474797065b0416c6c426c6f636b73436c656172656400")
 LONG = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 
@@ -75,7 +75,9 @@ def test_blocks_are_found_by_what_stands_before_them() -> None:
 
 def test_salts_and_other_memories_are_kept_apart() -> None:
     blocks = follow(STORED, FORKED, SALTED)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
+    assert blocks.count_cached_tokens(LONG) == 8, "on the GPU, whatever else the host holds"
+    assert follow(SALTED).count_cached_tokens(LONG) == 4, "loading one block of four tokens costs .4 of a token"
     assert blocks.count_cached_tokens(LONG, salt="tenant") == 4
     assert blocks.count_cached_tokens(LONG, salt="other") == 0
     assert blocks.count_cached_tokens(LONG, model="adapter") == 0
@@ -108,7 +110,7 @@ def test_all_is_forgotten_after_a_lost_message() -> None:
     order = EventReader(blocks)
     order.feed(message(0, STORED))
     order.feed(message(2, SALTED))  # number 1 is lost
-    assert len(blocks) == 1
+    assert len(blocks) == 2
     news = blocks.news()
     assert news is not None and news[1]
     order.feed(message(0, CLEARED))  # made later, with an old number: another server
@@ -164,6 +166,64 @@ def test_an_eviction_looks_at_what_goes_and_not_at_all_that_stands_before_it() -
     blocks.take([BlockRemoved([each]) for each in range(1, 1_001)])
     assert Counting.looked <= 5 * 1_000
     assert blocks.news() == (((1, 0),), False)
+
+
+def test_a_block_that_the_host_holds_is_not_lost_and_counts_for_what_loading_saves() -> None:
+    blocks = CachedBlocks(load_cost=0.25)
+    blocks.take([BlockStored([1, 2, 3], None, range(12), 4)])
+    blocks.ended(7, range(12))
+    blocks.take([BlockStored([1, 2, 3], None, (), 0, host=True), BlockStored([9], None, (), 0, host=True)])
+    assert blocks.news() is None, "what the GPU holds too counts as before, and of block 9 nothing is known"
+    blocks.take([BlockRemoved([3, 2])])
+    assert blocks.count_cached_tokens(range(12)) == 10, "two blocks of four tokens cost two tokens"
+    assert blocks.news() == (((7, 10),), False)
+    blocks.take([BlockStored([2], 1, range(4, 8), 4)])
+    assert blocks.news() == (((7, 11),), False), "loaded again"
+    blocks.take([BlockRemoved([3], host=True)])
+    assert blocks.news() == (((7, 8),), False), "neither holds it"
+    blocks.take([BlockRemoved([2], host=True)])
+    assert blocks.news() is None, "the GPU holds it"
+    assert CachedBlocks(load_cost=1.0).count_cached_tokens(range(12)) == 0
+
+
+def test_a_copy_of_the_same_step_is_taken_before_the_eviction() -> None:
+    """vLLM sends the GPU's events first, though the copy was made before the block left."""
+    blocks = CachedBlocks(load_cost=0.0)
+    blocks.take([BlockStored([1], None, range(4), 4)])
+    blocks.take([BlockRemoved([1]), BlockStored([1], None, (), 0, host=True)])
+    assert blocks.count_cached_tokens(range(4)) == 4
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 14)), max_size=60), st.integers(7, 14))
+def test_two_tiers_count_as_a_walk_over_both_does(changes: list[tuple[bool, bool, int]], leaf: int) -> None:
+    """Block n stands behind block (n − 1) // 2, has four tokens, and loading costs half. A prompt of four blocks has
+    ended; what is last said of it is never more than what is held, and the same as long as no block was lost."""
+    blocks, tiers = CachedBlocks(load_cost=0.5), {False: set(range(15)), True: set[int]()}
+    path = [leaf]
+    while path[0]:
+        path.insert(0, (path[0] - 1) // 2)
+    ids = [block for block in path for _ in range(4)]
+    for name in range(15):
+        blocks.take([BlockStored([name], (name - 1) // 2 if name else None, [name] * 4, 4)])
+    blocks.ended(1, ids)
+    said, whole = 4 * len(path), True
+    for stored, host, name in changes:
+        parent = (name - 1) // 2 if name else None
+        if not stored:
+            tiers[host].discard(name)
+            blocks.take([BlockRemoved([name], host)])
+        elif parent is None or parent in tiers[False] | tiers[True]:
+            tiers[host].add(name)
+            blocks.take([BlockStored([name], parent, [name] * 4, 4, host=host)])
+        there = tiers[False] | tiers[True]
+        whole = whole and len(there) == 15
+        reached = list(itertools.takewhile(there.__contains__, path))
+        held = sum(4 if block in tiers[False] else 2 for block in reached)
+        assert blocks.count_cached_tokens(ids) == held
+        assert blocks._host >= blocks._away == there - tiers[False]
+        if (news := blocks.news()) is not None:
+            said = dict(news[0]).get(1, said)
+        assert said <= held and (said == held or not whole)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=60))

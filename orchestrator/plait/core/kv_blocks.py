@@ -3,6 +3,9 @@
 vLLM reports each block that it stores or evicts by a hash of the block and all blocks before it (vLLM:
 `KVEventsConfig`). Here the hashes are a tree: a prompt that has ended is walked down it, and each block remembers the
 newest attempt whose prompt passes through it. After an eviction, that attempt's prompt is held up to the block only.
+
+A block may also be in the host's memory. Loading it costs less than computing it (`LOAD_COST`), so tokens that only the
+host holds count for what that saves, and a block that leaves the GPU is not lost while the host holds it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ from typing import NamedTuple, NotRequired, TypedDict, cast
 
 MAX_EVICTED_BLOCKS = 65_536
 """Evicted blocks that are remembered."""
+LOAD_COST = 0.1
+"""Cost of loading a token's keys and values from the host's memory, as a share of computing them: 128 KiB a token of a
+model of 8 billion parameters over 50 GB/s, beside 40,000 prompt tokens a second."""
 
 
 class BlockStored(NamedTuple):
@@ -25,12 +31,16 @@ class BlockStored(NamedTuple):
     block: int
     keys: Sequence[Hashable] = ()
     """What else a block's hash depends on (adapter, salt), one entry a block; empty: nothing."""
+    host: bool = False
+    """In the host's memory. Such an event may have no `ids`: then it only names blocks that are known."""
 
 
 class BlockRemoved(NamedTuple):
     """Blocks are no longer in the cache."""
 
     hashes: Sequence[Hashable]
+    host: bool = False
+    """From the host's memory."""
 
 
 BlockEvent = BlockStored | BlockRemoved | None
@@ -59,8 +69,8 @@ class _Fields(TypedDict):
 
 def read(event: object) -> Iterator[BlockEvent]:
     """Yield an event of vLLM's, decoded from msgpack (a map with its `type`, or in older releases a list that begins
-    with it), as one of the above. Nothing for blocks that are not in the engine's own memory, and for events of unknown
-    kinds."""
+    with it), as one of the above. Nothing for blocks elsewhere than on the GPU and in the host's memory, and for
+    events of unknown kinds."""
     if isinstance(event, list):
         kind, *rest = cast("list[object]", event) or [""]
         names = _STORED if kind == "BlockStored" else _REMOVED
@@ -71,17 +81,19 @@ def read(event: object) -> Iterator[BlockEvent]:
     if kind == "AllBlocksCleared":
         yield None
         return
-    if fields.get("medium") not in (None, "GPU") or fields.get("group_idx") not in (None, 0):
+    medium = (fields.get("medium") or "GPU").upper()
+    if medium not in ("GPU", "CPU") or fields.get("group_idx") not in (None, 0):
         return
+    host = medium == "CPU"
     if kind == "BlockRemoved":
-        yield BlockRemoved(fields["block_hashes"])
+        yield BlockRemoved(fields["block_hashes"], host)
     if kind != "BlockStored":
         return
     keys = [tuple(key) if key else None for key in fields.get("extra_keys") or ()]
     if not keys and (name := fields.get("lora_name")):
         keys = [(name,)] * len(fields["block_hashes"])
     yield BlockStored(
-        fields["block_hashes"], fields["parent_block_hash"], fields["token_ids"], fields["block_size"], keys
+        fields["block_hashes"], fields["parent_block_hash"], fields["token_ids"], fields["block_size"], keys, host
     )
 
 
@@ -94,7 +106,8 @@ _REMOVED = ("block_hashes", "medium")
 class CachedBlocks:
     """The blocks of one engine. Pure, and for one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, load_cost: float = LOAD_COST) -> None:
+        self._load_cost = load_cost
         self.block: int = 0
         """Tokens in a block, once it is known."""
         self._blocks: dict[Hashable, _Block] = {}
@@ -113,33 +126,44 @@ class CachedBlocks:
         self._held: dict[int, int] = {}
         """News: tokens held by attempt."""
         self._cleared = False
+        self._host: set[Hashable] = set()
+        """Blocks in the host's memory."""
+        self._away: set[Hashable] = set()
+        """Those of them that are not on the GPU."""
+        self._moved: dict[Hashable, None] = {}
+        """Blocks that left the GPU or came back since the last news, in order."""
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def take(self, events: Iterable[BlockEvent]) -> None:
-        """Take in what has changed, in order."""
-        for event in events:
+        """Take in what has changed in an engine's step, in order."""
+        batch = list(events)
+        if None not in batch:  # vLLM lists the GPU's events of a step before those of the copies that were made first
+            batch.sort(key=lambda event: event is None or not event.host)
+        for event in batch:
             match event:
                 case BlockStored():
                     self._stored(event)
-                case BlockRemoved(hashes=hashes):
+                case BlockRemoved(hashes, host):
                     for block in hashes:
-                        self._removed(block)
+                        self._removed(block, host)
                 case None:
                     self.lose()
 
     def lose(self) -> None:
         """Forget everything: the cache was emptied, or events were lost."""
-        for table in (self._blocks, self._places, self._after, self._cut, self._newest, self._gone, self._held):
+        for table in (self._blocks, self._places, self._after, self._cut, self._newest, self._gone, self._held,
+                      self._host, self._away, self._moved):  # fmt: skip
             table.clear()
         self._cleared = self._evicts = True
 
     def count_cached_tokens(self, ids: Sequence[int], model: str = "", salt: str = "", attempt: int = 0) -> int:
-        """Return the number of cached tokens at the start of a prompt: whole blocks. `model`: the adapter's name.
-        `attempt`: remember that this prompt passed through the blocks."""
+        """Return the number of cached tokens at the start of a prompt: whole blocks, and of those that only the host
+        holds the share that this saves. `model`: the adapter's name. `attempt`: remember that this prompt passed
+        through the blocks."""
         before: Hashable = None
-        upto, own = 0, (model,) if model else ()
+        away, upto, own = 0, 0, (model,) if model else ()
         first = (*own, salt) if salt else own
         for end in range(self.block, len(ids) + 1, self.block) if self.block else ():
             keys = own if upto else first
@@ -147,9 +171,10 @@ class CachedBlocks:
             if before is None:
                 break
             upto = end
+            away += before in self._away
             if attempt:
                 self._newest[before] = attempt
-        return upto
+        return self._worth(upto, away)
 
     def ended(self, attempt: int, ids: Sequence[int], model: str = "", salt: str = "", other: bool = False) -> None:
         """An attempt with this prompt is over. `other`: another engine had it, so this one is not taken to hold it."""
@@ -159,6 +184,13 @@ class CachedBlocks:
 
     def news(self) -> tuple[tuple[tuple[int, int], ...], bool] | None:
         """Return the changes since the last call, as the fields of a `CacheUpdate`, or `None` without any."""
+        for name in self._moved:
+            if (attempt := self._newest.get(name)) is not None and name in self._blocks and name not in self._cut:
+                end: Hashable | None = name
+                while end is not None:  # the attempt is the newest of all blocks of its prompt behind this one
+                    name, end = end, next((b for b in self._after.get(end, ()) if self._newest.get(b) == attempt), None)
+                self._held[attempt] = self._worth_up_to(name)
+        self._moved.clear()
         if not self._held and not self._cleared:
             return None
         news = tuple(self._held.items()), self._cleared
@@ -167,6 +199,10 @@ class CachedBlocks:
 
     def _stored(self, event: BlockStored) -> None:
         before, block = event.parent, event.block
+        if event.host:
+            self._host.update(name for name in event.hashes if name in self._blocks)
+            if not event.ids:
+                return
         known = self._blocks.get(before)
         if before is not None and known is None:
             return  # what stands before it is not known, as events were lost: no prompt can be found there
@@ -177,7 +213,8 @@ class CachedBlocks:
             place = before, ids, event.keys[number] if number < len(event.keys) else None
             upto += block
             if name not in self._blocks:
-                self._blocks[name], self._places[place] = _Block(before, place, upto), name
+                self._blocks[name] = _Block(before, place, upto)
+                self._places.setdefault(place, name)
                 self._after.setdefault(before, {})[name] = None
                 if before in self._cut:
                     self._cut.add(name)
@@ -187,12 +224,28 @@ class CachedBlocks:
                     self._newest[name] = attempt
                     if name not in self._cut:
                         self._held[attempt] = upto
+                if event.host:
+                    self._host.add(name)
+                    self._away.add(name)
+                    self._moved[name] = None
+            elif name in self._away and not event.host:
+                self._away.discard(name)
+                self._moved[name] = None
             before = name
 
-    def _removed(self, name: Hashable) -> None:
+    def _removed(self, name: Hashable, host: bool) -> None:
+        if host:
+            self._host.discard(name)
+            if name not in self._away:
+                return  # the GPU holds it, or neither does
+        elif name in self._host:
+            self._away.add(name)
+            self._moved[name], self._evicts = None, True
+            return
         block = self._blocks.pop(name, None)
         if block is None:
             return
+        self._away.discard(name)
         self._evicts = True
         reached = name not in self._cut
         if reached:
@@ -210,7 +263,18 @@ class CachedBlocks:
         if len(self._gone) > MAX_EVICTED_BLOCKS:
             del self._gone[next(iter(self._gone))]
         if reached:  # otherwise an earlier eviction, reported then, has cut more of it
-            self._held[attempt] = block.upto - self.block
+            self._held[attempt] = self._worth_up_to(block.before)
+
+    def _worth(self, upto: int, away: int) -> int:
+        """Return the tokens that a prompt saves with `upto` cached ones, `away` blocks of them in the host alone."""
+        return upto - round(self._load_cost * self.block * away)
+
+    def _worth_up_to(self, name: Hashable) -> int:
+        upto, away = self._blocks[name].upto if name is not None else 0, 0
+        while self._away and name is not None:
+            away += name in self._away
+            name = self._blocks[name].before
+        return self._worth(upto, away)
 
     def _behind(self, name: Hashable) -> list[Hashable]:
         """Return the blocks in the cache that stand behind a block, as far as there is no gap."""

@@ -56,6 +56,6 @@ class SpliceBlock(Frozen):
         return value
 
     def join_claim(self, text: str) -> str:
-        """Return the steps of a thread's claim in `text`, in the form that a task reads; empty if there are none."""
+        """Return the steps of a thread's claim in `text`, in the form that a task reads; empty without any."""
         start = text.rfind(self.claim_from) if self.claim_from else 0
         return " ; ".join(step.text for step in expression(self.claim_item).finditer(text[max(0, start) :]))

@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or find_spec(f"{__name__}.prefix_index") is None:  # a checkout, where these files are plait's alone
-    from plait.core.kv_blocks import CachedBlocks, read
+    from plait.core.kv_blocks import LOAD_COST, CachedBlocks, read
     from plait.core.placement import choose_holder, is_overloaded
     from plait.core.prefix_index import BYTES_A_TOKEN, PrefixIndex
 else:
-    from .kv_blocks import CachedBlocks, read
+    from .kv_blocks import LOAD_COST, CachedBlocks, read
     from .placement import choose_holder, is_overloaded
     from .prefix_index import BYTES_A_TOKEN, PrefixIndex
 
@@ -31,6 +31,7 @@ class Router:
 
     `slots`: sequences that an engine runs at once; the default of `slack` follows from it. `cache_tokens`: size of an
     engine's prefix cache. `at_least`: a cached beginning counts from this number of tokens and half the prompt.
+    `load_cost`: cost of loading a token's keys and values from an engine's host memory, as a share of computing them.
 
     >>> router, header = Router(["a", "b"]), "a header that many requests share; " * 9
     >>> engine = router.begin(header + "one?")
@@ -41,10 +42,10 @@ class Router:
 
     def __init__(
         self, engines: Iterable[str] = (), *, slots: int = 128, overload: float = 2.0, slack: int | None = None,
-        cache_tokens: int | None = None, at_least: int = 64,
+        cache_tokens: int | None = None, at_least: int = 64, load_cost: float = LOAD_COST,
     ) -> None:  # fmt: skip
         self._guard = slots, overload, slack
-        self._cache_tokens, self._at_least = cache_tokens, at_least
+        self._cache_tokens, self._at_least, self._load_cost = cache_tokens, at_least, load_cost
         self.running: dict[str, int] = {}
         """Number of requests by engine, of those that are up."""
         self._down: dict[str, int] = {}
@@ -84,7 +85,7 @@ class Router:
     def record_kv_events(self, engine: str, events: Iterable[Any]) -> None:
         """Record a batch of vLLM's KV cache events, decoded from msgpack. From then on they say which of a prompt's
         token ids are cached there."""
-        blocks = self._blocks.setdefault(engine, CachedBlocks())
+        blocks = self._blocks.setdefault(engine, CachedBlocks(self._load_cost))
         blocks.take(block for event in events for block in read(event))
 
     def choose(self, prompt: str | Sequence[int] = "", session: str = "", program: str = "") -> str:

@@ -62,6 +62,20 @@ def test_a_part_of_a_gpu_is_a_part_of_its_memory() -> None:
     assert engine._options["engine_args"] == {"gpu_memory_utilization": 0.45}
 
 
+def test_several_engines_without_ray_have_processes_and_gpus_of_their_own(file: Path) -> None:
+    made = worker_factory.workers(Config(worker="engine", engines=2, tensor_parallel=2), Plugins())
+    assert [engine.name for engine in made] == ["engine-1", "engine-2"]
+    assert {engine.options.process for engine in made} == {"own"}
+    assert [engine.options.engine_args["device_ids"] for engine in made] == [[0, 1], [2, 3]]
+    wrong: tuple[dict[str, Any], ...] = (
+        {"worker": "engine", "engine_process": "shared"},
+        {"worker": "scripted", "script": file},
+    )
+    for settings in wrong:
+        with pytest.raises(ConfigError, match="3 engines need the worker `ray`, or `engine` with engine_process=own"):
+            worker_factory.workers(Config(engines=3, **settings), Plugins())
+
+
 @pytest.mark.parametrize(("name", "value"), [("gpus", 1), ("cpus", 2), ("placement", "pack")])
 def test_what_only_ray_reserves_is_refused_elsewhere(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"^{name} is what engines reserve.*'engine'"):

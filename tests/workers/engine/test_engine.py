@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import json
+import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from plait import ModelCall, Sampling
+from plait import AsyncOrchestrator, Config, ModelCall, Sampling
 from plait.core import Progress, Result, Text, Tokens
 from plait.core.errors import EngineError
 from plait.core.events import Job
@@ -255,6 +258,21 @@ async def test_an_engine_sleeps_between_requests_and_says_the_same_after_it(engi
 
 
 @pytest.mark.own_engine
+async def test_one_program_runs_two_engines_without_ray(tiny_model: Path) -> None:
+    small: dict[str, Any] = {"slots": 4, "threads": 1, "kv_cache_mib": 32, "journal": "off", "policies": ()}
+    config = Config(worker="engine", engines=2, model=str(tiny_model), **small)
+    async with AsyncOrchestrator(config=config) as orchestrator:
+        engines: Any = [worker for worker in orchestrator.workers if isinstance(worker, Engine)]
+        assert len({process_id(engine) for engine in engines} - {os.getpid()}) == 2
+        answer = await orchestrator.run(words(0, 6), planner="sample:n=8,answer.max_tokens=20")
+        assert answer.unwrap() is not None
+        assert all(engine.stats()["steps"] > 0 for engine in engines)
+        os.kill(process_id(engines[0]), signal.SIGKILL)
+        answer = await orchestrator.run(words(3, 6), planner="sample:n=8,answer.max_tokens=20")
+        assert answer.unwrap() is not None, "the other engine goes on"
+
+
+@pytest.mark.own_engine
 async def test_an_engine_whose_process_dies_loses_its_requests_and_hangs_nowhere(tiny_model: Path) -> None:
     async with opened(tiny_model, process="own") as engine:
         health = engine.health()
@@ -329,6 +347,39 @@ async def test_an_engine_that_could_not_start_leaves_its_place(
         assert "\n" not in str(caught.value)
     assert not PLACE.locked()
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.own_engine
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # vLLM leaves its client's sockets open
+async def test_a_process_that_is_killed_while_it_starts_is_reported(tiny_model: Path) -> None:
+    async def kill_core() -> None:
+        while True:
+            for child in multiprocessing.active_children():
+                if child.name.startswith("EngineCore") and child.pid is not None:
+                    os.kill(child.pid, signal.SIGKILL)
+                    return
+            await asyncio.sleep(0.02)
+
+    killing = asyncio.create_task(kill_core())
+    with pytest.raises(EngineError, match=r"did not start: its process was killed.*kv_cache_memory_bytes"):
+        await asyncio.wait_for(Engine(str(tiny_model), process="own", threads=1).start(), 300)
+    await killing
+    gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.own_engine
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_socket_that_is_taken_is_named(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        address = f"tcp://*:{taken.getsockname()[1]}"
+        monkeypatch.setattr("plait.workers.engine.vllm.events_address", lambda _: address)
+        with pytest.raises(EngineError, match=r"a socket of the engine is taken \(.*Address already in use.*end the"):
+            await Engine(str(tiny_model), process="own", threads=1, kv_events=True).start()
+    gc.collect()
 
 
 @pytest.mark.own_engine

@@ -23,7 +23,7 @@ from plait.core.result import Failure
 from plait.workers._shared import resources
 from plait.workers._shared.batch_streams import CallbackWorker, Inbox, Reporter, together
 from plait.workers._shared.prompt import Prompter
-from plait.workers.engine.core_process import environment
+from plait.workers.engine.core_process import environment, explain
 
 GIB = 1 << 30
 
@@ -286,6 +286,16 @@ def test_too_few_gpus_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     resources.enough_gpus(1)
     with pytest.raises(EngineError, match="tensor_parallel_size=4 needs 4 GPUs and 1 can be seen"):
         resources.enough_gpus(4)
+
+
+def test_a_gpu_that_others_fill_is_reported_with_the_remedy() -> None:
+    """The text is that of vLLM 0.32."""
+    text = (
+        "Free memory on device cuda:0 (3.1/79.1 GiB) on startup is less than desired GPU memory utilization "
+        "(0.9, 71.2 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+    )
+    message = explain(ValueError(text), "m")
+    assert "3.1/79.1 GiB" in message and "lower gpu_memory_utilization in engine_args" in message
 
 
 def test_very_small_models_compute_with_one_thread(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class WorkerSettings(_Settings):
 class EngineSettings(_Settings):
     """Engines in this process or on a Ray cluster: how many, and what each reserves."""
 
-    engines: int = Field(default=1, ge=1, description="Engines, each in a Ray actor of its own.")
+    engines: int = Field(default=1, ge=1, description="Engines, each in a Ray actor or process of its own.")
     max_engines: int | None = Field(
         default=None,
         ge=1,

@@ -98,6 +98,13 @@ def workers(config: Config, plugins: Plugins, *, processed: bool = False) -> lis
             pool(most, "plait.workers.engine:Engine", engine, least=config.engines, patience=patience, **room(config))
         )
     _check_ray_settings(config)
+    if config.engines > 1:  # of the worker `engine`, each with its own GPUs
+        width = config.tensor_parallel
+        return [
+            plugins.worker("engine", **options | {"name": f"engine-{i + 1}", "process": "own", "engine_args": {
+                "device_ids": [*range(i * width, i * width + width)], **config.engine_args}})
+            for i in range(config.engines)
+        ]  # fmt: skip
     if config.worker == "http" and len(urls) > 1:
         addresses = config.event_addresses or (None,) * len(urls)
         named = (
@@ -136,8 +143,8 @@ def _check_ray_settings(config: Config) -> None:
                 f"{name} is what engines reserve on a Ray cluster, with the worker `ray`; {config.worker!r} has no "
                 "use for it: leave it out"
             )
-    if config.engines != 1:
-        raise ConfigError(f"{config.engines} engines need the worker `ray`; {config.worker!r} runs one in this process")
+    if config.engines > 1 and (config.worker != "engine" or config.engine_process == "shared"):
+        raise ConfigError(f"{config.engines} engines need the worker `ray`, or `engine` with engine_process=own")
 
 
 def handed_over(given: object) -> list[Worker] | None:

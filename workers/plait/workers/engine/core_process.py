@@ -198,6 +198,13 @@ def explain(error: BaseException, model: str) -> str:
         return (
             f"vLLM does not know the architecture of {model} ({own}): choose a model that it supports, or another vLLM"
         )
+    if "memory utilization" in lower:
+        return (
+            f"other programs use the GPU's memory that {model} may take ({own}): stop them, or lower "
+            "gpu_memory_utilization in engine_args"
+        )
+    if "address already in use" in lower:
+        return f"a socket of the engine is taken ({own}): end the program that has it, or start again"
     if isinstance(error, MemoryError) or "memory" in lower or "kv cache" in lower:
         return (
             f"too little memory for {model} ({own}): set another kv_cache_memory_bytes, a smaller "
@@ -210,6 +217,7 @@ def explain(error: BaseException, model: str) -> str:
     return f"vLLM could not load {model} ({own}): check the model and the engine's options"
 
 
+KILLED = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
 COUNTERS = ("forms", "form_ms", "kv_used", "waiting")
 FOLDER = "plait_folder"
 """Attribute of vLLM's configuration that carries the folder into the process."""
@@ -239,9 +247,11 @@ class CoreProcess:
         _starting.here = True
         try:
             yield
-        except Exception:
+        except Exception as error:
             if (cause := self._read_cause()) is not None:
                 raise cause from None
+            if "Failed core proc" in str(error):  # an exception would have left its cause
+                raise EngineError(f"the engine did not start: its process was killed{KILLED}") from None
             raise
         finally:
             _starting.here = False
@@ -288,8 +298,7 @@ class CoreProcess:
             time.sleep(0.01)  # another thread may have read the code and not yet stored it
         code = code or 0
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        memory = " (the system kills processes when memory runs out: lower kv_cache_memory_bytes)"
-        return f"its process ended with {name}{memory if name == 'SIGKILL' else ''}"
+        return f"its process ended with {name}{KILLED if name == 'SIGKILL' else ''}"
 
     def close(self) -> None:
         """Close what vLLM's client leaves open. After the client was shut down."""

@@ -142,4 +142,4 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "max_loras": len(spec.lora) + 1 if rank else None,
         "max_lora_rank": rank,
     }
-    return given | spec.engine_args
+    return given | {name: value for name, value in spec.engine_args.items() if gpu or name != "device_ids"}
