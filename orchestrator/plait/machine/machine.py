@@ -234,20 +234,14 @@ class Machine:
         if live is None:
             return 0
         most = len(readers := live.node.dependants)
-        if most < 16:
-            for reader in readers:
-                if reader.pending == 1 and len(reader.deps) > most:
-                    most = len(reader.deps)
+        for reader in readers if most < 16 else ():
+            if reader.pending == 1 and len(reader.deps) > most:
+                most = len(reader.deps)
         return most
 
     def reads(self, attempt: int, most: int) -> int:
         """Return the approximate number of characters that joins read when an attempt's step ends, up to `most`."""
-        live = self.attempts.get(attempt)
-        if live is not None:
-            for reader in live.node.dependants:
-                if reader.merge is not None and reader.pending < 2:
-                    return read_after(live.node, most)
-        return 0  # as for nearly every step
+        return read_after(live.node, most) if (live := self.attempts.get(attempt)) and live.node.dependants else 0
 
     def find_finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
@@ -299,10 +293,8 @@ class Machine:
             self._finish_if_over(slots.closing.pop())
             if not slots.closing and self.queue.programs.stirred:
                 self._dispatcher.advance()  # a run that has finished leaves room for programs that wait
-        if slots.timers.heap:
-            wake = slots.timers.arm()
-            if wake is not None:
-                actions.append(WakeAt(wake))
+        if slots.timers.heap and (wake := slots.timers.arm()) is not None:
+            actions.append(WakeAt(wake))
         return actions
 
     # -- events of attempts --------------------------------------------------------------------------------------------

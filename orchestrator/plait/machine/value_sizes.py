@@ -20,6 +20,11 @@ BRANCH = 100
 def read_after(node: Node, most: int) -> int:
     """Return the approximate number of characters that joins read when a step ends, up to `most`: joins that wait for
     it alone, and all joins that these may close."""
+    for reader in node.dependants:
+        if reader.merge is not None and reader.pending < 2:
+            break
+    else:
+        return 0  # as for nearly every step
     total, todo, seen = 0, [node], set[str]()
     while todo and total < most:
         ended = todo.pop()
