@@ -55,7 +55,8 @@ def choices(found: Findings, name: str, words: str, rows: Sequence[RouteRow], ch
     lines_ = _lines(said, ways, reached, ends, right.points(), saved.percent())
     few = ", or one problem if that is more" if len(texts) * LOSE < len(halves) else ""
     note = (
-        "*Change* and *saved* compare a choice with the tier that is right most often, used for all problems. On the "
+        "*Change* and *saved* compare a choice with the best single tier: all problems go to the tier that is right "
+        "most often. On the "
         f"half that it is fitted to, the route may lose {100 * LOSE:.0f} point{few}; the prices found are "
         f"{' and '.join(f'{route.price:.1e}' for route in routes)} a token. *At random* draws a tier as often as the "
         "route ends in it. *In turn* tries all tiers, the cheapest first, until one is right. *In hindsight* is one "

@@ -164,8 +164,8 @@ def _words(rows: Rows, asked: Mapping[str, tuple[str, Any]], scored: Rows, categ
         "(a number copied wrongly, a word of the model's own), some lack an argument that the leaderboard wants though "
         "the function does not; with several, the model stops after the first ones or repeats them. "
         "The weights know the form and the function, and not how many. "
-        "The form makes answers readable (11 to 98 %). What is left of that: a line of a plan, or a number without an "
-        "end, used up the tokens.",
+        "The form makes answers readable (11 to 98 %). The rest: a line of a plan, or an endless number, "
+        "used up the tokens.",
         "",
         f"On several calls plans in lines are right {plans} of {several} times, lists of any length {lists} of "
         f"{several}, on the same questions, equal calls counted once (McNemar's exact test, two-sided, "

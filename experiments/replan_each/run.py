@@ -27,7 +27,7 @@ from plait.core.request import Request
 from plait.core.result import Result, Usage
 from plait.core.tools.tool import ToolSpec
 from plait.planners.tools.llmcompiler import LLMCompiler
-from plait.planners.tools.workflow import Workflow
+from plait_research.planners.workflow import Workflow
 from plait_research.simulation.latency import Host, LatencyModel
 from plait_research.simulation.simulator import Check, SimReport, simulate
 

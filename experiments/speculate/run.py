@@ -5,7 +5,7 @@ Planner `speculate` against its target alone, in virtual time: seconds, and how 
 The draft needs a = 1 s a step, the target t = 4 s, and they agree on each step with probability q.
 With a window of k steps a round has m = (1 - q^k) / (1 - q) steps on average and takes (m - 1) a + t, so it is
 t m / ((m - 1) a + t) times as fast as the target alone (Dynamic Speculative Planning, arXiv 2509.01920; one round at a
-time). The last rows leave the window to the planner, at three prices of a token.
+time). The last rows leave the window to the planner, at three prices of a token and learnt at three expectiles.
 """
 
 from __future__ import annotations
@@ -121,6 +121,16 @@ async def run() -> list[Row]:
             rows.append(
                 Row(
                     f"q = {q}, window up to 8, {price:g} s a token: times as fast",
+                    f"{outcome.tokens / STEPS:.0f} tokens a step",
+                    f"{alone.tokens / STEPS:.0f} tokens a step",
+                    f"{alone.seconds / outcome.seconds:.2f}",
+                )
+            )
+        for tau in (0.2, 0.5, 0.8):
+            outcome = ran(planner(8).model_copy(update={"expectile": tau}), q, 0)
+            rows.append(
+                Row(
+                    f"q = {q}, window up to 8, learnt at expectile {tau:g}: times as fast",
                     f"{outcome.tokens / STEPS:.0f} tokens a step",
                     f"{alone.tokens / STEPS:.0f} tokens a step",
                     f"{alone.seconds / outcome.seconds:.2f}",

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from plait.core.record import StepRecord
-from plait.planners.tools.workflow import Workflow
 from plait.runtime.client.answer import Answer
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.workers.tools.retrieve import Catalog as Index
+from plait_research.planners.workflow import Workflow
 
 from .._tools.command import Given, command
 from .._tools.statistics import mean, share

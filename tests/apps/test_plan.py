@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from plait.core import graph
+from plait.apps.common import graph
 from plait.core.plan import Plan, validate
 
 DIAMOND = {

@@ -14,7 +14,7 @@ import networkx as nx
 import pytest
 from hypothesis import given, strategies as st
 
-from plait.core import graph
+from plait.apps.common import graph
 from plait.core.budget import Budget
 from plait.core.errors import PlanError
 from plait.core.ops import Join, ModelCall, Plugin, Ref, Text, Tokens, ToolCall
@@ -433,5 +433,5 @@ def test_text_folds_steps_that_are_alike() -> None:
 
 
 def test_networkx_is_loaded_only_when_needed() -> None:
-    code = "import sys, plait.core.graph, plait.core.plan; sys.exit('networkx' in sys.modules)"
+    code = "import sys, plait.apps.common.graph, plait.core.plan; sys.exit('networkx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,7 +17,7 @@ from plait.core.ops import ModelCall, Text, ToolCall
 from plait.core.request import Request
 from plait.core.result import Failure, Result, Usage
 from plait.core.tools.tool import ToolSpec
-from plait_research.planners.speculate import Speculate, best_window
+from plait_research.planners.speculate import LearnedWindow, Speculate, best_window
 from plait_research.simulation.latency import Host, LatencyModel
 from plait_research.simulation.simulator import SimReport, simulate
 
@@ -79,6 +79,35 @@ def test_tokens_that_cost_more_are_spent_less() -> None:
     assert [each.answer for each in found] == [found[0].answer] * 3
     assert found[0].tokens > found[1].tokens > found[2].tokens
     assert found[0].seconds < found[2].seconds
+
+
+def test_the_learnt_window_is_the_expectile_of_what_was_kept() -> None:
+    """Without other facts the regression comes to the expectile: tau E[(y - e)+] = (1 - tau) E[(e - y)+]."""
+    for tau in (0.2, 0.5, 0.9):
+        learned, rng, ends = LearnedWindow(tau), Random(2), list[float]()
+        for number in range(20_000):
+            learned.facts = [10.0, 0.0, 0.0]
+            learned.weights[1:] = [0.0, 0.0]
+            learned.learn(rng.choice([1, 2, 6]), 8)
+            if number > 1_000:
+                ends.append(10.0 * learned.weights[0])
+        e = sum(ends) / len(ends)
+        over, under = (sum(max(0.0, sign * (y - e)) for y in (1, 2, 6)) for sign in (1, -1))
+        assert tau * over == pytest.approx((1 - tau) * under, rel=0.25), tau
+
+
+def test_a_higher_expectile_is_sooner_and_costs_more() -> None:
+    fixed = planner(8, steps=150)
+    outcomes = [ran(fixed.model_copy(update={"expectile": tau}), 0.7, 0, 150) for tau in (0.1, 0.5, 0.95)]
+    assert {each.answer for each in outcomes} == {ran(fixed, 0.7, 0, 150).answer}
+    assert outcomes[0].tokens < outcomes[1].tokens < outcomes[2].tokens <= ran(fixed, 0.7, 0, 150).tokens
+    assert outcomes[0].seconds > outcomes[2].seconds
+
+
+def test_the_window_is_learnt_from_how_often_they_agree() -> None:
+    tokens = [ran(planner(8, steps=150).model_copy(update={"expectile": 0.5}), q, 0, 150).tokens for q in (0.2, 0.95)]
+    fixed = [ran(planner(8, steps=150), q, 0, 150).tokens for q in (0.2, 0.95)]
+    assert tokens[0] / fixed[0] < 0.7 < tokens[1] / fixed[1]
 
 
 # -- what comes out ----------------------------------------------------------------------------------------------------

@@ -12,11 +12,19 @@ from pydantic import BaseModel
 
 from plait import Orchestrator, tool
 from plait.core.tools.tool import ToolSpec
-from plait.planners.tools.workflow import Workflow, condition_holds
-from plait.planners.tools.workflow.plan import WorkflowRef, abstract, apply_repair, fill, parse, references, walk_nodes
-from plait.planners.tools.workflow.validation import find_faults
 from plait.workers.scripted import Reply
 from plait.workers.tools.plan_library import plan_library
+from plait_research.planners.workflow import Workflow, condition_holds
+from plait_research.planners.workflow.plan import (
+    WorkflowRef,
+    abstract,
+    apply_repair,
+    fill,
+    parse,
+    references,
+    walk_nodes,
+)
+from plait_research.planners.workflow.validation import find_faults
 from tests.runtime.client.test_messages import Seen, said
 
 

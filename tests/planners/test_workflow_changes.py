@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from plait import tool
-from plait.planners.tools.workflow import MAX_CHANGES, Workflow
 from plait.runtime.client.client import AsyncOrchestrator
 from plait.runtime.journal.directory import entries
 from plait.runtime.journal.replay import replay
 from plait.runtime.plugins.loader import Plugins
 from plait.workers.scripted import Reply
+from plait_research.planners.workflow import MAX_CHANGES, Workflow
 from tests.planners.test_llmcompiler import Prompts
 from tests.planners.test_plan_changes import World
 from tests.planners.test_workflow import call

@@ -68,7 +68,7 @@ class _Display:
                 self._library = library.display
 
     def draw(self, html: str) -> None:
-        """Show HTML in the place of what was shown."""
+        """Replace the displayed HTML."""
         if self._library is None:
             return
         page = self._library.HTML(html)

@@ -32,7 +32,7 @@ class Fidelity:
 
 
 class PluginModel(Frozen):
-    """Base of plugins that are made of options alone."""
+    """Base of plugins that consist of options only."""
 
     fidelity: ClassVar[Fidelity | None] = None
     """`None`: not a published method."""

@@ -99,7 +99,7 @@ async def ask_a_person(question: str, choices: list[JsonValue], ctx: ToolContext
 
 
 class Context:
-    """What a flow makes its steps with."""
+    """The interface with which a flow makes its steps."""
 
     def __init__(self, host: FlowHost, brief: PlanningContext, planner: str) -> None:
         self.brief = brief

@@ -24,7 +24,7 @@ ADAPTERS: dict[str, TypeAdapter[object]] = {}
 
 
 class Form(Frozen):
-    """What the answer of a run has to be. `of` makes it from a type."""
+    """The required form of a run's answer. `of` makes it from a type."""
 
     schema_: dict[str, JsonValue]
     """JSON schema of an object. Any other value is wrapped in the object's field `value` (`wrapped`)."""

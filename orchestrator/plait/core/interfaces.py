@@ -138,7 +138,7 @@ class Stop:
     step: str
     reason: str
     merged_into: str | None = None
-    """Id of the branch in whose favour it is given up, as it would come to the same: votes count it with that one."""
+    """Id of the branch that replaces it, since both would give the same answer: votes count it with that branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +160,10 @@ class Defer:
 
     reason: str
     behind: str = ""
-    """What it waits behind (any name, the join's say). Of the steps behind one name the next is considered only when
-    the one before it was not held again, so that thousands that wait cost little."""
+    """Name of the queue in which it waits, such as the join's id. Of the steps behind one name the next is considered
+    only when the one before it was not held again, so that thousands that wait cost little."""
     worker: str = ""
-    """The worker whose slots are taken."""
+    """The busy worker that it waits for."""
     until: float | None = None
     """Of `Policy.admit`: the time at which it is checked again in any case, so that it may wait while no worker that
     could take the step runs anything."""
@@ -179,7 +179,7 @@ class Hedge:
     step: str
     reason: str
     worker: str | None = None
-    """Where; the least loaded of the others if left out."""
+    """Name of the worker; by default the least loaded of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,7 +479,7 @@ def direct(worker: Worker) -> DirectWorker | None:
 
 
 class Offer(NamedTuple):
-    """What a worker offers at one moment."""
+    """What a worker offers at a given moment."""
 
     slots: int
     serves: tuple[Kind, ...]
@@ -494,7 +494,7 @@ class Offer(NamedTuple):
 
 
 def cache_news(worker: Worker) -> AsyncIterator[CacheUpdate] | None:
-    """Return a worker's news of its prefix cache; `None` for one that has none."""
+    """Return a worker's stream of prefix-cache events, or `None` if it has no such stream."""
     own = getattr(type(worker), "cache_news", Worker.cache_news)
     return None if own is Worker.cache_news else worker.cache_news()
 

@@ -65,7 +65,7 @@ Rule = Callable[[_Validator, object, object, Mapping[str, object]], Iterator[Val
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong with a value."""
+    """An error in a value."""
 
     path: tuple[str | int, ...]
     json_path: str

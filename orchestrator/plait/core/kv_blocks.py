@@ -177,7 +177,7 @@ class CachedBlocks:
         return self._worth(upto, away)
 
     def ended(self, attempt: int, ids: Sequence[int], model: str = "", salt: str = "", other: bool = False) -> None:
-        """An attempt with this prompt is over. `other`: another engine had it, so this one is not taken to hold it."""
+        """Record that an attempt with this prompt has ended. `other`: on another engine, which has its blocks."""
         held = self.count_cached_tokens(ids, model, salt, attempt)
         if held if other else self._evicts or held + self.block <= len(ids):
             self._held[attempt] = held

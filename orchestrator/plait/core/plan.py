@@ -71,8 +71,8 @@ class Step(Frozen):
     label: str = ""
     """A few words for people."""
     role: str = Field(default="", exclude_if=lambda role: not role)
-    """What the step is to its planner's reader, such as `plan` or `round`: the reader goes by it, and the name is for
-    people."""
+    """The step's role for its planner's reader, such as `plan` or `round`. The reader decides by the role; the name is
+    for people."""
     state: Annotated[JsonValue, BeforeValidator(_none_if_empty)] = Field(
         default=None, exclude_if=lambda state: state is None
     )

@@ -96,7 +96,7 @@ class CallOptions(SamplingOptions, total=False):
     expands: bool
     """The planner's `reader` reads the text during generation; the expansion then determines the value."""
     role: str
-    """What the step is to that reader."""
+    """The step's role for that reader."""
     state: JsonValue
     """What that reader needs to know."""
 

@@ -33,7 +33,7 @@ def tool_digests(tools: Iterable[ToolSpec]) -> dict[str, str]:
 
 
 class Provenance(Frozen):
-    """What an answer depends on beside its question."""
+    """What an answer depends on, apart from its question."""
 
     plait: str = ""
     """The version."""

@@ -190,7 +190,7 @@ class Token(Frozen):
 
 
 class Result(Frozen):
-    """What an attempt (and then its step) ended in."""
+    """The outcome of an attempt, and then of its step."""
 
     value: JsonValue = None
     """A think step's text, a tool's return value, a merge's verdict."""

@@ -33,7 +33,7 @@ TEMPLATE_OWN = frozenset(
 
 
 class Rights(Frozen):
-    """What a run may ask for. `None`: anything."""
+    """The rights of a run. `None`: anything."""
 
     models: tuple[str, ...] | None = None
     """Names of models that its steps may name."""

@@ -108,7 +108,7 @@ class FlowHost(Protocol):
         ...
 
     def spawn(self, coroutine: Coroutine[object, None, T]) -> Promise[T]:
-        """Run a coroutine beside the one that runs."""
+        """Run a coroutine concurrently."""
         ...
 
     def abandon(self, task: Promise[object], reason: str) -> None:

@@ -64,9 +64,9 @@ class Branch(NamedTuple):
     tokens: int
     """Generated so far."""
     pieces: Sequence[str] = ()
-    """What it has written so far, piece by piece, if it streams and runs."""
+    """The text so far, in pieces, if it is running and streams."""
     merged_into: str | None = None
-    """Id of the branch in whose favour it was given up (`Stop.merged_into`): a vote counts it with that one."""
+    """Id of the branch that replaced it (`Stop.merged_into`): a vote counts it with that branch."""
     prior: str = ""
     """Text of its line before its own (`Result.prior`)."""
     written: tuple[Text | Tokens, ...] = ()
@@ -85,7 +85,7 @@ class Branch(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The text of its whole line (`Result.line`), as far as it is written."""
+        """The text of its whole trajectory so far (`Result.line`)."""
         return self.result.line if self.result is not None else self.prior + "".join(self.pieces)
 
 
@@ -104,7 +104,7 @@ class StepView(Protocol):
 
     @property
     def plan(self) -> Step:
-        """What the plan says of it."""
+        """The step in the plan."""
         ...
 
     @property
@@ -207,7 +207,7 @@ class StepView(Protocol):
 
     @property
     def ran_on(self) -> str | None:
-        """Name of the worker that it was last sent to; in the end, of the one that gave its value."""
+        """Name of the last worker that it was sent to; after its end, of the worker that returned its value."""
         ...
 
     @property

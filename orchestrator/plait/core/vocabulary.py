@@ -85,18 +85,16 @@ Models = Annotated[
     ModelName(),
     Field(description="Names of the models of the branches, in turn; by default that of the prompt."),
 ]
-Criterion = Annotated[FreeText, Field(description="What decides.")]
-AnswerFrom = Annotated[FreeText, Field(description="What the answer is made of.")]
-DialectName = Annotated[FreeText, Field(description="How the model writes what it wants done.")]
+Criterion = Annotated[FreeText, Field(description="Criterion.")]
+AnswerFrom = Annotated[FreeText, Field(description="Source of the answer.")]
+DialectName = Annotated[FreeText, Field(description="Output format of the model.")]
 Path = Annotated[str | None, ServerFile(), Field(description="A file to read.")]
 Early = Annotated[
     bool, Field(description="Continue as soon as the open branches cannot change the outcome, and cancel them.")
 ]
 StopOnVerified = Annotated[
     bool,
-    Field(
-        description="What the task's verifier finds right ends the run. No difference where the task has no verifier."
-    ),
+    Field(description="Stop at the first answer that the task's verifier accepts. No effect without a verifier."),
 ]
 MaxInputTokens = Annotated[
     int | None,
@@ -120,8 +118,8 @@ Separator = Annotated[FreeText, Field(description="Between the branches' texts i
 OnFailure = Annotated[
     Literal["all", "best-effort"],
     Field(
-        description="Handling of failed branches. `best-effort`: they are left out. `all`: with the first that "
-        "fails it is one call."
+        description="Handling of failed branches. `best-effort`: they are left out. `all`: the first failure makes it "
+        "a single call."
     ),
 ]
 Style = Annotated[

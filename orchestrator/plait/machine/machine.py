@@ -90,7 +90,7 @@ from .ready_queue import ReadyQueue
 from .records import Account, Attempt, Node, Records, Run, Scope, WorkerState
 from .run_statistics import template_keys
 from .steps import Steps, deadline_failure, judge_at_deadline
-from .value_sizes import read_after
+from .value_sizes import count_concerned, read_after
 from .views import MachineView, NodeView
 from .wait_queues import Timer, Timers
 
@@ -127,7 +127,7 @@ class Machine:
         self.attempts: dict[int, Attempt] = records.attempts
         """Attempts that have not ended, by id."""
         self.workers: dict[str, WorkerState] = records.workers
-        """All workers that ever came, by name."""
+        """All workers that have ever registered, by name."""
         self.timers: Timers = slots.timers
 
     @property
@@ -231,17 +231,12 @@ class Machine:
     def reach(self, attempt: int) -> int:
         """Return the number of steps that an attempt's end concerns: its step's dependants, or a join's branches."""
         live = self.attempts.get(attempt)
-        if live is None:
-            return 0
-        most = len(readers := live.node.dependants)
-        for reader in readers if most < 16 else ():
-            if reader.pending == 1 and len(reader.deps) > most:
-                most = len(reader.deps)
-        return most
+        return 0 if live is None else count_concerned(live.node)
 
     def reads(self, attempt: int, most: int) -> int:
         """Return the approximate number of characters that joins read when an attempt's step ends, up to `most`."""
-        return read_after(live.node, most) if (live := self.attempts.get(attempt)) and live.node.dependants else 0
+        live = self.attempts.get(attempt)
+        return 0 if live is None else read_after(live.node, most)
 
     def find_finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""

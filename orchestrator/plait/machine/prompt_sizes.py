@@ -89,7 +89,7 @@ def _key(op: ModelCall) -> Hashable:
 
 
 def _parts(op: ModelCall) -> list[Text | Tokens]:
-    """Return the whole prompt, the messages of a conversation included."""
+    """Return the whole prompt, including the messages of a conversation."""
     begin = (Text(text=op.begin),) if op.begin else ()
     return [part for part in (*op.parts, *begin) if part.kind != "ref"]
 

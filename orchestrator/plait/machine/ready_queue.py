@@ -322,7 +322,7 @@ class ReadyQueue:
 
     def take(self) -> tuple[Node, WorkerState | None] | None:
         """Take out the first step that a worker has room for, or a step that no worker serves or will serve, with
-        `None` as its worker. Return `None` if there is neither."""
+        `None` as its worker. Return `None` if there is no such step."""
         busy = self._busy
         if len(busy) == 1 and len(self.shares) == 1:
             # One share in one lane: nothing needs comparing. It stays listed even if nothing of it waits, until a

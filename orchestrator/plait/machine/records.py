@@ -110,7 +110,7 @@ class StepAttempts:
     checkpoint: Checkpoint | None = None
     """The beginning of its text that a lost attempt had generated; the next attempt resumes from it."""
     ran_on: str | None = None
-    """The worker of the last attempt; in the end, of the one that gave its value."""
+    """The worker of the last attempt; after the end, the worker that returned the value."""
     spent: Usage | None = None
     """Usage of all its attempts that have ended."""
 
@@ -315,7 +315,7 @@ class PromptSizes:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One request on its way to an answer."""
+    """The state of one request until its answer."""
 
     id: str
     request: Request

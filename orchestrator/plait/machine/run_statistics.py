@@ -94,7 +94,7 @@ class Figures:
 
     @property
     def generated(self) -> int:
-        """Tokens of its text so far, those of its checkpoint included."""
+        """Tokens of its text so far, including those of its checkpoint."""
         return self.tokens + len(self.resumed_from.ids) if self.resumed_from is not None else self.tokens
 
     def add_text(self, text: str) -> None:
@@ -123,7 +123,7 @@ class Figures:
         return len(ids) if self.continues or fewer else 0
 
     def length(self, result: Result) -> int:
-        """Return the tokens of the result, those of an earlier attempt that this one continued included."""
+        """Return the tokens of the result, including those of an earlier attempt that this one continued."""
         before, own = len(self.resumed_from.ids) if self.resumed_from is not None else 0, result.length
         return before + (own if own > self.tokens else self.tokens)
 

@@ -357,7 +357,7 @@ class Ruling:
     verdict: Literal["wait", "close", "fail", "stop"]
     failure: Failure | None = None
     about: str = ""
-    """What a stopped join lacked."""
+    """The branches that a stopped join lacked."""
 
 
 WAIT, CLOSE = Ruling("wait"), Ruling("close")

@@ -17,6 +17,16 @@ BRANCH = 100
 """Characters added for each branch: a merge takes at least the time of as many."""
 
 
+def count_concerned(node: Node) -> int:
+    """Return the number of steps that a step's end concerns: its dependants, or the branches of a join."""
+    most = len(node.dependants)
+    if most < 16:
+        for reader in node.dependants:
+            if reader.pending == 1 and len(reader.deps) > most:
+                most = len(reader.deps)
+    return most
+
+
 def read_after(node: Node, most: int) -> int:
     """Return the approximate number of characters that joins read when a step ends, up to `most`: joins that wait for
     it alone, and all joins that these may close."""

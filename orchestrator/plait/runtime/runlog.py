@@ -93,7 +93,7 @@ class AttemptRecord:
     deltas: list[tuple[float, int, str]] = field(default_factory=list[tuple[float, int, str]])
     """The text in pieces, if texts are kept: time, tokens generated so far, text."""
     result: Result | None = None
-    """What it ended in, or had when it was stopped."""
+    """Its result, or its partial result when it was stopped."""
     failure: Failure | None = None
     lane: int = 0
     """A worker slot that no other attempt held at the time; traces set it."""
@@ -110,7 +110,7 @@ class AttemptRecord:
 
     @property
     def text(self) -> str:
-        """What it has streamed, where texts are kept."""
+        """The streamed text, if texts are kept."""
         return "".join(text for _, _, text in self.deltas)
 
     def progress(self, most: int = 60) -> list[tuple[float, int]]:

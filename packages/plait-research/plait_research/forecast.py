@@ -70,7 +70,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a request would take."""
+    """The predicted usage of a request."""
 
     at_most: Usage
     """With every step as long as it may be, and none tried again."""

@@ -22,7 +22,7 @@ from .learning_planner import RunOutcome, learn
 log = logging.getLogger("plait.client")
 
 _REMEMBERED = 10_000
-"""Runs that have ended which a caller may still say something of."""
+"""Ended runs that may still get feedback."""
 
 
 def outcome_of(request: Request, answer: Answer, task: Task) -> RunOutcome:
@@ -65,7 +65,7 @@ class LearnedRuns:
         finished.add_done_callback(partial(self._take, request, task))
 
     def _take(self, request: Request, task: Task, finished: asyncio.Future[Answer]) -> None:
-        """Take a run that has ended. One that a person gave up says nothing of its planner."""
+        """Take a run that has ended. A run that a person cancelled proves nothing about its planner."""
         if finished.cancelled() or finished.exception() is not None:
             return
         answer = finished.result()

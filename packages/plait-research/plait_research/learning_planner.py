@@ -59,7 +59,7 @@ class LearningPlanner(Planner):
         "`plait learn` writes such files.",
     )
     counts_runs_of: ClassVar[tuple[str, ...]] = ()
-    """Other planners whose recorded runs say something to this one."""
+    """Other planners from whose recorded runs this one learns."""
 
     learn: bool = Field(default=False, description="Learn from each run that has ended, and write it to `path`.")
 
@@ -79,8 +79,9 @@ class LearningPlanner(Planner):
         return {**given, **known}
 
     def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
-        """Return the options that change with a run. This planner has the options that are known now, which need not
-        be those of the run: others may have ended since it began. Called on a thread. Empty: the run says nothing."""
+        """Return the options that change with a run. This planner has the options that are known now, which need not be
+        those of the run: others may have ended since it began. Called on a thread. Empty: there is nothing to learn
+        from the run."""
         raise NotImplementedError
 
     @classmethod

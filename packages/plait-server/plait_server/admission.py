@@ -39,7 +39,7 @@ class Holding:
     """What one run holds."""
 
     most: float
-    """What it may use at most."""
+    """The most that it may use."""
     held: float
     handle: Handle | None = None
 

@@ -52,7 +52,7 @@ _POLICY_START = re.compile(r"\+(?=[a-z][a-z0-9.-]*(?:[:+]|$))")
 
 @dataclass(frozen=True, slots=True)
 class ServedStrategy:
-    """What the name of a model asks for."""
+    """The planner and model that a model name selects."""
 
     planner: Plugin | None = None
     policies: tuple[Plugin, ...] = ()
@@ -140,7 +140,7 @@ class Body(StructuredOutputFields):
 
     @property
     def bytes_held(self) -> BodyBytes | None:
-        """Its bytes as they are counted for the tenant."""
+        """Its bytes, as charged to the tenant."""
         return self._bytes
 
     def set_size(self, size: int, held: BodyBytes | None = None) -> None:

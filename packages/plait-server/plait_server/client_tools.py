@@ -36,7 +36,7 @@ class FunctionTool(ClientObject):
 
 
 class Grammar(ClientObject):
-    """What an input has to look like."""
+    """The grammar of an input."""
 
     definition: str = Field(min_length=1, max_length=_GRAMMAR)
     syntax: Literal["lark", "regex"]
@@ -157,7 +157,7 @@ class ClientTools:
 
     @property
     def custom(self) -> frozenset[str]:
-        """The names of those that take any text."""
+        """The names of tools that accept any text."""
         return frozenset(tool.name for tool in self.tools if isinstance(tool, CustomTool))
 
     @property

@@ -68,7 +68,7 @@ class EndedRuns:
             self._rows.popitem(last=False)
 
     def rows(self, user: User) -> list[Row]:
-        """Return the rows of those that a tenant sees."""
+        """Return the rows of the runs that a tenant may see."""
         return [row for whose, row in self._rows.values() if user.sees(whose)]
 
 

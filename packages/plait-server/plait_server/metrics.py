@@ -157,5 +157,5 @@ class _Workers:
         self._ask = ask
 
     def collect(self) -> list[Metric]:
-        """Return the metrics as they are now."""
+        """Return the current metrics."""
         return self._ask()

@@ -142,7 +142,7 @@ class ResponsesApi:
         return JSONResponse({"id": name, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request, user: User) -> Response:
-        """Answer `POST /v1/responses/ID/cancel`. One that is over is returned as it is."""
+        """Answer `POST /v1/responses/ID/cancel`. A response that has ended is returned unchanged."""
         stored = await self._current(request.path_params["id"], user)
         if not stored.background:
             raise invalid("only a response in the background can be cancelled: close the connection of any other")
@@ -155,7 +155,8 @@ class ResponsesApi:
         return JSONResponse(stored.response)
 
     async def _current(self, name: str, user: User) -> StoredResponse:
-        """Return a response as it is now. One whose process ended between its run's end and its own is ended here."""
+        """Return the current state of a response. One whose process ended between its run's end and its own is ended
+        here."""
         stored = await self._store.find(name, user)
         if stored.over or stored.live is not None or stored.work is not None:
             return stored

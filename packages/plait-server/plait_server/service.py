@@ -93,7 +93,7 @@ class Service:
         self.guard = HostGuard(settings)
         config = orchestrator.config
         self.store = config.journal if isinstance(config.journal, Database) else None
-        """What is shared with other processes."""
+        """State that other processes share."""
         self._counters = Counters(self.store) if self.store is not None else None
         for user in self.tenants.users.values() if self._counters is not None else ():
             user.share = partial(self._reserve_shared, user)
@@ -318,7 +318,7 @@ class Service:
         task.add_done_callback(self._work.discard)
 
     async def send_order(self, run: str, verb: str, about: str = "", value: JsonValue = None) -> None:
-        """Tell the process that has a run what a client wants of it. Raises `UsageError` for a run that is over."""
+        """Tell the process that has a run what a client wants of it. Raises `UsageError` for an ended run."""
         if self.store is not None:
             await asyncio.to_thread(store.order, self.store, run, verb, about, value)
 

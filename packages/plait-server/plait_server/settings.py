@@ -32,7 +32,7 @@ class Upstream(Frozen):
     """What runs the model: one server, or engines of this machine."""
 
     name: str = ""
-    """What the worker is called in metrics and pictures; by default its kind and number."""
+    """The worker's name in metrics and pictures; by default its kind and number."""
     worker: str | None = None
     """`http` (by default where there is a `base_url`), `ray`, `engine`, `scripted`, as in `plait run --worker`."""
     model: str | None = None

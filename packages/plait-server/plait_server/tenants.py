@@ -301,7 +301,7 @@ class User:
 
 @dataclass(slots=True)
 class Reservation:
-    """What a run that is being started may use."""
+    """The limits of a run that is being started."""
 
     budget: Budget
     """With no more than is reserved."""

@@ -1,4 +1,4 @@
-"""Requests about tokens, which go to one upstream as they are: ids as prompts, prompts' log-probabilities, `/tokenize`.
+"""Requests about tokens, forwarded unchanged to one upstream: prompts of ids, prompts' log-probabilities, `/tokenize`.
 
 Evaluation harnesses and RL loops want the tokens of one model call, which a planner's answer does not have. Such a
 request makes no run: it has no journal and is not retried. The tenant's rights, rates and limits hold as for a run.

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from plait import Orchestrator, Plan, Step, ToolCall, ToolContext, tool
+from plait.apps.common.graph import longest_path
 from plait.apps.trace.model import Contact, Segment, Trace
 from plait.apps.trace.time_shares import USES, TimeShares, time_shares
-from plait.core.graph import longest_path
 from plait.core.ops import Join, ModelCall, Plugin
 from plait.core.record import Change, StepRecord
 from plait.core.result import Result, Usage

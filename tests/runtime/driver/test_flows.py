@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from plait import AsyncOrchestrator, Budget, tool
+from plait.apps.common.graph import text
 from plait.core.errors import ConfigError, FlowError
 from plait.core.flow import Context, Flow
-from plait.core.graph import text
 from plait.core.interfaces import Planner, PlanningContext
 from plait.core.ops import ModelCall
 from plait.core.plan import Plan, Step

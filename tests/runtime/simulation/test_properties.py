@@ -11,8 +11,8 @@ from random import Random
 import pytest
 from hypothesis import given, strategies as st
 
+from plait.apps.common.graph import critical_path
 from plait.core.events import Job
-from plait.core.graph import critical_path
 from plait.core.interfaces import Policy
 from plait.core.ops import Join, ModelCall, ToolCall
 from plait.core.plan import Plan, Step

@@ -292,7 +292,7 @@ Sources = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """What a batch runs, and how."""
+    """The rows and settings of a batch."""
 
     config: Config
     path: Path

@@ -334,7 +334,7 @@ def _locked(path: Path) -> BinaryIO:
 
 
 def has_answers(path: Path) -> bool:
-    """Return whether a file may hold an answer: a row that is neither failed nor invalid, or anything unknown."""
+    """Return whether a file may hold an answer: it has a row that neither failed nor is invalid, or an unknown row."""
     useless = ("failed", "invalid")
     try:
         if path.suffix == ".parquet":

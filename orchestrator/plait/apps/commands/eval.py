@@ -76,7 +76,7 @@ class Comparison(tuple[PlannerComparison, ...]):
 
     @property
     def recommended(self) -> PlannerComparison:
-        """The planner with the fewest tokens among those that no other is shown to beat."""
+        """The planner with the fewest tokens among those that no other planner significantly beats."""
         return min((row for row in self if not row.beaten), key=lambda row: (row.tokens, -row.solved))
 
     def __repr__(self) -> str:
@@ -173,8 +173,8 @@ def _by_problem(records: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, 
 
 
 def differences(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return in what else than the planner the runs differ from the first, as far as their records say what they are
-    made of. Raises `UsageError` for runs of different tasks: they were graded by different rules."""
+    """Return the recorded settings, other than the planner, in which the runs differ from the first. Raises
+    `UsageError` for runs of different tasks: they were graded by different rules."""
     made: dict[str, Provenance] = {}
     for name, records in runs.items():
         if first_made := next((record["made_of"] for record in records if record.get("made_of")), None):
@@ -317,7 +317,7 @@ class Problem(Protocol):
 
 @dataclass(slots=True)
 class EvalCounts:
-    """What is counted over problems; everything is about those that were run to an end."""
+    """Figures over the problems whose runs ended."""
 
     n: int = 0
     solved: int = 0
@@ -333,7 +333,7 @@ class EvalCounts:
     """Sum of their η = 1 - L_crit / L_total."""
     first_failure: str = ""
     records: dict[int, dict[str, Any]] = field(default_factory=dict[int, "dict[str, Any]"])
-    """What is written of each problem, by its place in the file."""
+    """The output row of each problem, by its place in the file."""
 
     def add(
         self,
@@ -384,7 +384,7 @@ class EvalCounts:
         return solved
 
     def summary(self) -> dict[str, Any]:
-        """Return the counts as they are printed."""
+        """Return the counts formatted for printing."""
         low, high = wilson(self.solved, self.n)
         return {
             "n": self.n,

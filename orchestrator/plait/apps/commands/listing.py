@@ -72,7 +72,7 @@ def _plain(entry: RunEntry) -> dict[str, Any]:
 
 
 def about(entry: RunEntry) -> dict[str, Any]:
-    """Return when a run began, what was asked, and where it stands."""
+    """Return a run's start time, question and status."""
     return {"created": entry.created.isoformat(), "text": entry.text, "journal": str(entry.path)}
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from ...core import graph
 from ...core.errors import UsageError
 from ...core.interfaces import PlanningContext
 from ...core.messages import pluralise
@@ -22,6 +21,7 @@ from ...runtime.client.client import AsyncOrchestrator
 from ...runtime.client.config import Config
 from ...runtime.client.parallelism import parallelism
 from ...runtime.plugins.loader import Plugins
+from ..common import graph
 from ..common.interrupt import CommandInterrupted, Stopper, run_stoppable
 from ..common.options import Common, Json, common_options
 from ..common.output import Output, opened

@@ -150,7 +150,7 @@ def reasons_of_events(journal: Journal, run: str) -> list[Reason]:
 
 
 def _remedy(reason: Reason, settings: Mapping[str, Any]) -> str:
-    """Return the remedy by the failure's code; for a model server, or a script in its place, the remedy for that."""
+    """Return the remedy for the failure's code, or for the model server or the script that caused it."""
     # The usual remedy is about an engine in this process.
     if _is_scripted(settings) and reason.code in ("engine-error", "rejected"):
         return f"the script reports this: change the replies in {settings.get('script') or 'it'}"

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """A row as it is in the file."""
+    """A row of the file, unchanged."""
 
     line: int
     """The line at which it ends, from 1."""
@@ -255,7 +255,7 @@ class DatasetQuestion:
 
 
 def environment_of(task: str, asked: Plugin | None) -> Plugin | None:
-    """Return the environment for a task's questions: the one asked for, or the one of the task's name, if any."""
+    """Return the environment for a task's questions: the requested one, or the one named like the task, if any."""
     name = Plugin.of(task).name
     if asked is None and name not in Plugins().names("environment"):
         return None

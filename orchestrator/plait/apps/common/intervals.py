@@ -62,8 +62,8 @@ def paired_difference(wins: int, losses: int, n: int) -> tuple[float, float, flo
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return a mean with its percentile bootstrap interval (Efron, 1979). Equal values give a width of 0, about which
-    resampling says nothing."""
+    """Return a mean with its percentile bootstrap interval (Efron, 1979). Equal values give a width of 0, which
+    resampling cannot correct."""
     import numpy as np
 
     array = np.asarray(values, dtype=np.float64)

@@ -46,7 +46,7 @@ class Output:
 
     @property
     def progress(self) -> Console:
-        """For what is shown on the way to the result: standard error."""
+        """Output for progress: standard error."""
         return self._console(False)
 
     def result(self, value: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class Output:
             self.people.print(safe(line), markup=False, highlight=False, soft_wrap=True)
 
     def print_whole(self, what: RenderableType) -> None:
-        """Print something for people as wide as it is: a narrow screen wraps its lines, and nothing is cut."""
+        """Print something for people at its full width: a narrow screen wraps its lines, and nothing is cut."""
         people = self.people
         before = people.width
         people.width = max(before, people.measure(what, options=people.options.update(width=500)).maximum)

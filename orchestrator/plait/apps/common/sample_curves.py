@@ -72,7 +72,7 @@ def pool_of(question: DatasetQuestion, answer: Answer) -> dict[str, Any]:
 
 
 def _keyed_answer(task: Task, text: str) -> tuple[Any, Any]:
-    """Return a sample's answer behind its key; nothing where it has none."""
+    """Return the key and the answer of a sample; both are `None` if it has no answer."""
     try:
         answer = task.extract(text)
         return (None, None) if answer is None else (task.key(answer), answer)

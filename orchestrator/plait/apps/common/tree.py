@@ -37,11 +37,11 @@ _DEEPEST = 6  # levels of continued steps that are indented; a longer line conti
 
 @dataclass(slots=True)
 class TreeLine:
-    """One step as it is drawn."""
+    """One step for drawing."""
 
     record: StepRecord
     text: str = ""
-    """What it generated or ended in, as far as it is known."""
+    """The generated text or the value, as far as known."""
     facts: str = ""
     """How sure the model was and what the prefix cache served, where that is shown."""
     under: TreeLine | None = None
@@ -72,7 +72,7 @@ class StepTree:
 
     @classmethod
     def of_report(cls, report: Report, title: str = "") -> StepTree:
-        """Return the tree of a run that is over."""
+        """Return the tree of an ended run."""
         tree = cls(title)
         for record in report.steps:
             tree._line(record)
@@ -81,7 +81,7 @@ class StepTree:
 
     @classmethod
     def of_steps(cls, steps: Iterable[StepRecord]) -> StepTree:
-        """Return the tree of some steps with all facts; a join's text is how it came to its value."""
+        """Return the tree of some steps with all facts; a join's text is the reason for its value."""
         tree = cls(facts=True)
         for record in steps:
             tree._draw(record)
@@ -127,7 +127,7 @@ class StepTree:
         yield self.renderable(options.max_width, height)
 
     def _draw(self, record: StepRecord) -> None:
-        """Draw a step as it is now, with the text and the facts that are known of it."""
+        """Draw a step's current state, text and facts."""
         line = self._line(record)
         if record.value is not None or record.text:
             line.text = _as_line(record.value if record.value is not None else record.text)
@@ -151,7 +151,7 @@ class StepTree:
         return line
 
     def _continued(self, record: StepRecord) -> TreeLine | None:
-        """Return the step of a flow that a step continues. Other planners' rounds stand beside one another."""
+        """Return the step of a flow that a step continues. Rounds of other planners are siblings in the tree."""
         owner = self._lines.get(record.owner) if record.owner is not None else None
         if owner is None or record.after is None or owner.record.kind != "join" or owner.record.needs:
             return None

@@ -224,7 +224,7 @@ def cancel(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for readers of the run.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Cancel a run, whose process prints what was done, or some steps of it."""
+    """Cancel a run or some of its steps. The process of the run prints the partial results."""
     with opened(as_json) as output:
         _steer(run, "prune" if step else "cancel", output, **({"step": step} if step else {}), reason=reason)
 

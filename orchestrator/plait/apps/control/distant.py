@@ -134,7 +134,7 @@ class Distant:
         store.order(self._database, self.run, "cancel", "", reason)
 
     def prune(self, step: str, reason: str) -> None:
-        """Have a step given up."""
+        """Ask for the cancellation of a step."""
         store.order(self._database, self.run, "prune", step, reason)
 
     def pause(self) -> None:

@@ -90,7 +90,7 @@ def make_folder() -> Path:
 
 
 def put(engine: StandingEngine) -> Path:
-    """Write the file of an engine, for this user alone."""
+    """Write the file of an engine, readable by this user only."""
     path = make_folder() / f"{engine.pid}.json"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:  # noqa: PTH123
         out.write(engine.model_dump_json())

@@ -31,7 +31,7 @@ class Attachment:
 
     @property
     def about(self) -> str:
-        """What it is, in a few words."""
+        """A short description."""
         what = pluralise(self.size, "byte")
         return f"{self.name} ({'an image' if self.image else 'text'}, {what})"
 

@@ -110,7 +110,7 @@ class ReplSession:
 
     @property
     def engine_name(self) -> str:
-        """What the model runs in."""
+        """Description of the worker that runs the model."""
         return "the engine that is up" if self._joined else engine_name(self.config)
 
     @property

@@ -35,7 +35,7 @@ class Manner:
     system: str = ""
     """System message before the conversation."""
     talk: bool | None = None
-    """Whether questions continue the conversation. `None`: yes, unless a task reads each question alone."""
+    """Whether questions continue the conversation. `None`: yes, unless the task needs each question by itself."""
 
     @property
     def talking(self) -> bool:
@@ -51,7 +51,7 @@ class Manner:
         return getattr(self.request, name) if name in self.request.model_fields_set else None
 
     def written(self) -> dict[str, JsonValue]:
-        """Return it as it is saved, plugins as people write them."""
+        """Return the saved form, with plugins in the syntax of the command line."""
         fields: dict[str, Any] = self.request.model_dump(mode="json", exclude_unset=True, exclude={"text"})
         for name in fields.keys() & {"task", "planner", "merge"}:
             fields[name] = spelled(getattr(self.request, name))
@@ -89,7 +89,7 @@ class ReplTurn:
 
     @property
     def task(self) -> str:
-        """The task it was asked with, as it is written."""
+        """The task of the question, in the syntax of the command line."""
         return str(self.asked.get("task", "plain"))
 
     @property

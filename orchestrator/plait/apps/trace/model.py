@@ -86,7 +86,7 @@ class Clock:
 
 @dataclass(slots=True)
 class TracedRequest:
-    """What a run was asked, and where it ran."""
+    """A run's request and its workers."""
 
     run: str
     text: str

@@ -33,7 +33,7 @@ class CallContext:
     """As it was sent, for servers that return no ids."""
     result: Result | None
     text: str
-    """What it had streamed, if it has no result."""
+    """The streamed text, if there is no result."""
     usage: Usage
     line: frozenset[str] = frozenset()
     """The steps whose contexts it continues."""

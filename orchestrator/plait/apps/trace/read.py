@@ -11,7 +11,6 @@ from pathlib import Path
 
 from ...core.errors import ConfigError
 from ...core.events import Action, Event, Finish, Submitted
-from ...core.graph import context_lines
 from ...core.interfaces import PluginRegistry
 from ...core.ops import Text
 from ...core.record import StepRecord
@@ -26,6 +25,7 @@ from ...runtime.journal.replay import history
 from ...runtime.journal.tables import Header
 from ...runtime.runlog import AttemptRecord, RunLog, RunRecord, WorkerRecord
 from ...runtime.telemetry import model_name
+from ..common.graph import context_lines
 from .model import Clock, Trace, limits, named
 from .prefixes import CallContext, prefix_tree
 from .votes import votes_of

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from ...core.graph import longest_path
 from ...core.messages import pluralise
 from ...core.ops import ModelCall, ToolCall
 from ...core.record import StepRecord
 from ...runtime.runlog import AttemptRecord
+from ..common.graph import longest_path
 from .model import Trace
 
 USES = {

@@ -589,8 +589,7 @@ _EMPLOYED: dict[int, weakref.ref[Home]] = {}
 
 
 def _employ(worker: Worker, home: Home) -> None:
-    """Note that an orchestrator has a worker. Raises `UsageError` if another one has: the numbers of attempts of two
-    would be taken for one another's."""
+    """Note that an orchestrator has a worker. Raises `UsageError` if another one has: attempt numbers would clash."""
     known = _EMPLOYED.get(id(worker))
     other = known() if known is not None else None
     if other is not None and other is not home:

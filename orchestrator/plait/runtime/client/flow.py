@@ -140,10 +140,10 @@ class _LiveHost:
 
 
 class LiveContext(Context):
-    """What a program makes its steps with; see `Context`."""
+    """The interface with which a program makes its steps; see `Context`."""
 
     value: Answerable = None
-    """What the run ends in: a step, or a value. Set it before the end."""
+    """The run's output: a step, or a value. Set it before the end."""
     result: Answer | None = None
     """The run's answer, after the end."""
     run: str = ""

@@ -41,7 +41,7 @@ class Parallelism(Frozen):
         return self.total / self.longest if self.longest else 1.0
 
     def summary(self) -> dict[str, int | float | bool]:
-        """Return the figures as they are printed."""
+        """Return the figures formatted for printing."""
         return {
             "activated": self.activated,
             "threads": self.threads,

@@ -76,7 +76,7 @@ class QuestionQueue:
         self._runs[run] = _Open(recorder, answers or {}, on_question, tenant)
 
     def end(self, run: str) -> None:
-        """Forget a run that is over."""
+        """Forget an ended run."""
         opened = self._runs.pop(run, None)
         for _, future in opened.waiting.values() if opened else ():
             future.cancel()

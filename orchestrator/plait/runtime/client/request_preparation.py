@@ -58,12 +58,12 @@ class Live:
     held: object = None
     """What has to live as long as the run, such as functions that are plugins."""
     shared: SharedRequest | None = None
-    """What it shares with requests of the same arguments."""
+    """The part that requests with the same arguments share."""
 
 
 @dataclass(slots=True)
 class SharedRequest:
-    """What requests share that differ in their texts alone."""
+    """The part that requests share if only their texts differ."""
 
     request: Request
     """As the arguments make it."""

@@ -305,9 +305,9 @@ class StoreSettings(_Settings):
     )
     share_slots: bool = Field(
         default=False,
-        description="The processes of the pool divide the slots of their model workers: `slots` is then how many "
-        "all of them together use, of servers that all of them ask. Each has an equal part, and what others do not "
-        "need; a process that dies has none after `pool_lease`.",
+        description="The processes of the pool divide the slots of the servers that they share: `slots` is the total "
+        "of all processes. Each process gets an equal part, and the slots that others do not need; a dead process "
+        "loses its part after `pool_lease`.",
     )
     share_load: bool = Field(
         default=False,
@@ -352,18 +352,18 @@ class RequestSettings(_Settings):
     max_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Most tokens of the call that answers, thoughts apart, where a request does not say it and its "
-        "planner has such an option; by default the planner's.",
+        description="Token limit of the call that writes the answer, without its thoughts, if the request sets none "
+        "and the planner has such an option; by default the planner's.",
     )
     temperature: float | None = Field(
         default=None,
         ge=0,
         allow_inf_nan=False,
-        description="Of that call, likewise; 0 is greedy. By default the planner's, then the model's own "
+        description="Temperature of that call; 0 is greedy. By default the planner's, then the model's own "
         "`generation_config`.",
     )
     top_p: float | None = Field(
-        default=None, gt=0, le=1, description="Share of the likeliest tokens that it samples from, likewise."
+        default=None, gt=0, le=1, description="Probability mass of the tokens that this call samples from (top-p)."
     )
     thinking: Annotated[Thinking, BeforeValidator(lower)] = Field(
         default="auto",

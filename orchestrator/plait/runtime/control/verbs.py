@@ -1,6 +1,6 @@
 """The table of verbs: the queries and commands for active runs.
 
-Every way to a run goes through this table: the sockets of processes (and so `plait runs`), the REPL's commands,
+All callers that control a run use this table: the sockets of processes (and so `plait runs`), the REPL's commands,
 `POST /runs/ID/VERB` of the server, and the tools of `plait mcp`.
 """
 
@@ -75,7 +75,7 @@ class Verb:
     of_run: bool = True
     """Whether it is done to one run; if not, to the process."""
     past: str = ""
-    """What a run is to which it was done."""
+    """The run's new state, for messages, such as `paused`."""
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments that are given. Raises `UsageError` for one too many, too few, or that is no text."""

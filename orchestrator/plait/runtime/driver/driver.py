@@ -476,7 +476,7 @@ class Driver:
         self.post(self._departure(worker))
 
     def _give_up_waiting(self, worker: Worker) -> None:
-        """Have the steps fail that wait for a worker; it is taken in again when it comes back."""
+        """Fail the steps that wait for a worker; the worker is used again when it comes back."""
         if not self._closed:
             self.post(self._departure(worker))
 

@@ -174,7 +174,7 @@ class Expander:
     def expand(self, action: Expand, machine: Machine, at: float) -> list[Event]:
         """Feed a step's reader and return its events, in order; after the step's result the last event closes it.
 
-        An error of the planner becomes an event too, and ends the step. Input for a step that is over gives no event.
+        An error of the planner becomes an event too, and ends the step. Input for an ended step gives no event.
         """
         step = machine.view().step(action.step)
         if step is None:
@@ -243,7 +243,7 @@ class Expander:
         return events
 
     def forget(self, run: str) -> None:
-        """Drop a run that is over."""
+        """Drop an ended run."""
         self._runs.pop(run, None)
         self._given.pop(run, None)
         for root in [flow for flow in self.flows if flow.partition(":")[0] == run]:

@@ -38,7 +38,7 @@ class Database:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         return str(self)
 
     def numbered(self, journal: int) -> Database:

@@ -111,7 +111,7 @@ class PostgresPart:
         return row[0]
 
     def _take(self, db: psycopg.Connection[Any], run: str, member: ProcessMember) -> None:
-        """Take a run whose process is over."""
+        """Take over a run whose process has ended."""
         row = db.execute(
             "SELECT j.id, j.process, j.pool, j.parent, j.base, r.status FROM plait.runs r "
             "JOIN plait.journals j ON j.id = r.journal WHERE r.run = %s",

@@ -205,7 +205,7 @@ class RecordedActions:
     """Recorded actions, read."""
 
     orders: list[tuple[Order, str]]
-    """What the machine follows, each with the run that it concerns."""
+    """The orders that the machine follows, each with its run."""
     ended: list[tuple[str, str]]
     """Runs that ended, and how."""
     cancelled: list[int]

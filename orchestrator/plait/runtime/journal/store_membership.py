@@ -97,7 +97,7 @@ class ProcessMember:
         self.id = made
 
     def close(self) -> None:
-        """End the thread, and say that this process is over."""
+        """End the thread, and record that this process has ended."""
         self._end.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5)
@@ -288,7 +288,7 @@ class Counters:
     def reserve(self, name: str, span_s: int, place: int, held: float, wanted: float, limit: float) -> float:
         """Reserve up to `wanted` of a counter's limit beside what this object holds; return the sum.
 
-        What a process holds that sends no heartbeat is free. While other processes live, half of what is free is left
+        A process without a heartbeat holds nothing. While other processes live, half of what is free is left
         to them, until it is a 64th of the limit.
         """
         alive = "NOT p.over AND p.beat + p.lease >= now()"

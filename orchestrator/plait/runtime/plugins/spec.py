@@ -41,7 +41,7 @@ def typed(text: str | None) -> str | None:
 
 
 def spelled(plugin: Plugin | None) -> str:
-    """Return a plugin as it is written on a command line.
+    """Return a plugin in the syntax of the command line.
 
     >>> spelled(Plugin(name="sample", options={"n": 8, "answer": {"max_tokens": 64}}))
     'sample:n=8,answer.max_tokens=64'

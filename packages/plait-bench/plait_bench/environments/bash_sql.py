@@ -182,9 +182,9 @@ class BashSqlEnvironment(Environment):
     _at: str = PrivateAttr(default=".")
     """The folder in which the last command has ended."""
     _rows: list[list[str]] | None = PrivateAttr(default=None)
-    """What the last statement gave."""
+    """The result of the last statement."""
     _output: str | None = PrivateAttr(default=None)
-    """What the last command of the shell said."""
+    """The output of the last shell command."""
     _begun: bool = PrivateAttr(default=False)
     _roots: list[str] = PrivateAttr(default_factory=list[str])
     """Names in the folder that are reached from `/` too."""

@@ -148,7 +148,7 @@ class Brackets(Task):
         return str(answer).strip()
 
     def verify(self, answer: JsonValue) -> bool:
-        """Return whether this is what the sum comes to."""
+        """Return whether this is the sum's result."""
         return self.key(answer) == str(self.right())
 
     def right(self) -> int:

@@ -234,7 +234,7 @@ def prompts(
 
 
 def _tell_search(versions: Versions, searches: list[TextSearch], output: Output) -> None:
-    """Say what came of a search; nothing if it was given up."""
+    """Print the result of a search; nothing if it was cancelled."""
     for made in searches:
         outcome = "no candidate was better" if made.outcome is None else str(made.outcome)
         record = {

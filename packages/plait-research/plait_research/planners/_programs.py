@@ -181,7 +181,7 @@ async def time_program(
 
 def build_timer(program: str, entry: str, inputs: Sequence[Sequence[JsonValue]], repeats: int, key: str) -> str:
     """Return a program that times a function: its one value is a list of `repeats` times, in seconds of CPU a pass over
-    all inputs. A pass is repeated until a time is 5 ms long. `key` as for `harness`."""
+    all inputs. A measurement repeats a pass until it takes at least 5 ms. `key` as for `harness`."""
     return harness(
         program + _TIMER.format(entry=entry),
         "_plait_timed",

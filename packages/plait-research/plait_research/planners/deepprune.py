@@ -46,7 +46,8 @@ class DeepPrune(Planner):
 
     draft: Annotated[CallConfig, Uses("question")] = Field(
         default=CallConfig(max_tokens=500),
-        description="A beginning, and its tokens; what it leaves open is as `answer` has it. Its template has "
+        description="The beginning of a sample, with its token limit. Unset fields have the values of "
+        "`answer`. Its template has "
         "`{question}`.",
     )
     answer: Annotated[CallConfig, Uses("question")] = Field(

@@ -48,7 +48,7 @@ class PartialRollout(ToolTurns):
     branch off before each of the `positions` turns at which the model was least sure. They read the text and the
     observations before that turn, and repeat no call. `fresh` trajectories begin at the question beside the first ones.
     A finished trajectory is condensed to a report at once, while others continue; one last call reads all reports and
-    chooses. Failed trajectories are left out.
+    chooses. Failed trajectories do not count.
 
     Many trajectories act at the same time, so the model gets no tool that has side effects or needs approval, and no
     such tool is called. Equal calls without side effects run once for all trajectories.
@@ -72,11 +72,11 @@ class PartialRollout(ToolTurns):
         default=3, le=1000, description="Number of parallel branches: lines that branch off at each of the positions."
     )
     fresh: Count = Field(
-        default=1, ge=0, le=1000, description="Number of lines that start over, in addition to the first ones."
+        default=1, ge=0, le=1000, description="Number of trajectories that start over, in addition to the first ones."
     )
     criterion: Literal["turn", "calls", "thoughts", "mixed", "random", "uniform"] = Field(
         default="turn",
-        description="What decides where to branch: how unsure the model was of a turn, which needs "
+        description="Criterion for branch points: how unsure the model was of a turn, which needs "
         "log-probabilities of its worker; or, to compare, `random` turns or `uniform` distances. `turn`: all tokens "
         "count; else those of its last call (between `<tool_call>` tags), those of its thoughts (between `<think>` "
         "tags), or half of the positions by calls, the others by thoughts. The last three are the paper's, and need "
@@ -87,7 +87,7 @@ class PartialRollout(ToolTurns):
         description="One turn of a line of work. Its template opens the prompt, before the tools.",
     )
     summary: Annotated[CallConfig, Uses()] = Field(
-        default=CallConfig(max_tokens=512, temperature=0.0), description="What a line that has ended is condensed to."
+        default=CallConfig(max_tokens=512, temperature=0.0), description="The summary of an ended trajectory."
     )
     answer: Annotated[CallConfig, Uses("question", "count", "reports")] = Field(
         default=CallConfig(max_tokens=1024, temperature=0.0), description="Reads all reports and chooses."
@@ -114,7 +114,7 @@ class PartialRollout(ToolTurns):
         return ctx.answer(answer, f"{len(good)} reports of {len(reports)} lines", name="answer")
 
     async def _family(self, ctx: Context, talk: ToolConversation) -> list[Trajectory | StepFailed]:
-        """Return the reports of a line and of those that branch off it."""
+        """Return the reports of a trajectory and of the trajectories that branch off it."""
         try:
             path = await self._path(ctx, talk, ())
         except StepFailed as error:

@@ -83,7 +83,7 @@ def tier_plan(brief: PlanningContext, left: Sequence[Plugin], why: str, *, read:
 
 
 def tier_name(tier: Tier) -> str:
-    """Return a tier's planner as it is written on a command line."""
+    """Return a tier's planner in the syntax of the command line."""
     options = ",".join(f"{key}={value}" for key, value in tier.planner.options.items())
     return f"{tier.planner.name}:{options}" if options else tier.planner.name
 
@@ -183,7 +183,7 @@ def _facts(brief: PlanningContext) -> dict[str, float]:
 
 
 _LEAST = 6
-"""Runs of a planner below which it is not given up: the first few say little."""
+"""Minimum number of a planner's runs before it may be dropped: a few runs prove little."""
 _LOOKS = 10
 """Looks that share the chance to be wrong. There is one after each run, but they say nearly the same."""
 

@@ -71,7 +71,7 @@ class SkeletonGraph(Planner):
     max_branches: MaxBranches = Field(default=10, ge=MIN_PARTS, le=100)
     answer_from: Literal["stitch", "summary"] = Field(
         default="stitch",
-        description="What the answer is made of. `stitch`: the parts in order. `summary`: what one more call writes "
+        description="Source of the answer. `stitch`: the parts in order. `summary`: what one more call writes "
         "from them.",
     )
     on_failure: OnFailure = "all"
@@ -125,7 +125,7 @@ class SkeletonGraph(Planner):
         return asker.step(f"part-{part.number}", own, prompt, label=label)
 
     def ending(self, asker: Asker, text: GraphText) -> Plan:
-        """Return the plan that joins the parts; or the one call, if there are too few."""
+        """Return the plan that joins the parts, or a single call if there are too few parts."""
         parts = sorted(text.parts.values())
         if len(parts) < MIN_PARTS:
             note = f"one call: {len(parts)} sub-problems, {MIN_PARTS} are wanted"

@@ -28,8 +28,8 @@ class Speculate(ToolTurns):
 
     A cheap draft model writes step after step, with the tools that change nothing. The target model writes each of
     these steps too, behind the draft's steps before it, all at the same time. As long as both do the same the steps
-    stand; at the first difference the target's own step is taken, the rest is given up, and a new round begins. What
-    comes out is what the target alone comes to (`depth=1`); at temperature 0 it is the same text.
+    stand; at the first difference the target's own step is taken, the rest is given up, and a new round begins. The
+    output equals the target's own (`depth=1`); at temperature 0 even the text is the same.
 
     With tools a step is a turn: the same calls, with arguments that the tool takes for the same, in the same order.
     The conversation keeps calls and results and not the thoughts around them, so that equal steps lead on equally.
@@ -42,12 +42,17 @@ class Speculate(ToolTurns):
 
     Each turn is asked with the whole conversation before it, so calls grow with n^1.1 for n turns.
 
-    Differs from the paper: the window comes of this formula and not of a trained predictor; steps are compared by their
-    calls and not by their text; no step of the target waits for an earlier one. Defaults: depth of 8, price 0.
+    With `expectile` the window is learnt while the run goes on, by the paper's loss.
+
+    Differs from the paper: the window comes of this formula, or of a linear regression on the rounds before and not of
+    a language model that reads them, without the paper's offset; steps are compared by their calls and not by their
+    text; no step of the target waits for an earlier one. Defaults: depth of 8, price 0, nothing learnt.
     """
 
     fidelity = Fidelity(
-        "variant", "a formula in the place of the trained predictor, calls are compared", paper="2509.01920"
+        "variant",
+        "a formula or a regression in the place of the trained predictor, calls are compared",
+        paper="2509.01920",
     )
     cost_exponent = 1.1
 
@@ -70,18 +75,30 @@ class Speculate(ToolTurns):
         description="Seconds that a token given up, or of the draft, has to save. 0: save seconds whatever it "
         "costs; with 0.01 a hundred tokens more have to save a second.",
     )
+    expectile: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Learn how far to draft from the rounds so far, in place of `price`. A round that went further "
+        "than foreseen weighs this much, another the rest of 1: above .5 it drafts more, sooner and at more tokens.",
+    )
     rounds: Rounds = 32
 
     async def run(self, ctx: Context, question: str) -> Answerable:
         """Take steps, round after round, until one is the answer."""
         talk = ToolConversation(ctx, question, self, thoughts=False)
         pace, done, windows = SpeculationRecord(), list[Turn](), list[int]()
+        learned = None if self.expectile is None else LearnedWindow(self.expectile)
         while not done or not (done[-1].is_final or len(done) >= self.rounds):
             if done and done[-1].calls and not done[-1].results:
                 done[-1] = await talk.observe(done[-1])
             await talk.make_room(done)
-            windows.append(min(pace.window(self.depth, self.price), self.rounds - len(done)))
-            done += await self._round(ctx, talk, pace, done, windows[-1])
+            window = pace.window(self.depth, self.price) if learned is None else learned.choose(self.depth)
+            windows.append(min(window, self.rounds - len(done)))
+            kept = await self._round(ctx, talk, pace, done, windows[-1])
+            if learned is not None:
+                learned.learn(len(kept), windows[-1])
+            done += kept
         text = "".join(line.text for line in done) if not talk.functions else done[-1].text
         why = f"{len(done)} steps in {len(windows)} rounds of {', '.join(map(str, windows))}; {pace}"
         counts: dict[str, JsonValue] = {"drafted": pace.compared, "rejected": pace.compared - pace.agreed}
@@ -142,7 +159,7 @@ class Speculate(ToolTurns):
 
 @dataclass(slots=True)
 class Ahead:
-    """What the draft has done at one step, as far as it has come."""
+    """The draft's progress at one step."""
 
     turn: Turn | None = None
     observed: Turn | None = None
@@ -194,6 +211,32 @@ class SpeculationRecord:
         self.weighed += 1
         seldom = self.compared < _LEAST or self.weighed % _LEAST == 0  # it may have been bad luck
         return max(2 if seldom else 1, best_window(q, a, t, draft_tokens, target_tokens, price, most))
+
+
+@dataclass(slots=True)
+class LearnedWindow:
+    """The steps that a round is foreseen to keep, by a linear regression on the rounds before: the last one and a mean
+    in which it counts a fifth. Its loss is |expectile - [u < 0]| u^2, for u = kept - foreseen (arXiv 2509.01920)."""
+
+    expectile: float
+    facts: list[float] = field(default_factory=lambda: [1.0, 0.0, 0.0])
+    weights: list[float] = field(default_factory=lambda: [2.0, 0.0, 0.0])
+
+    def foresee(self) -> float:
+        """Return the steps that the next round is foreseen to keep."""
+        return sum(weight * fact for weight, fact in zip(self.weights, self.facts, strict=True))
+
+    def choose(self, most: int) -> int:
+        """Return the number of steps of the next round; at least one is drafted, or nothing would be learnt."""
+        return min(most, max(2, round(self.foresee())))
+
+    def learn(self, kept: int, window: int) -> None:
+        """Learn from a round. One whose steps were all kept would have kept at least one more."""
+        label = kept + (kept >= window)
+        miss = label - self.foresee()
+        share = 0.5 * (self.expectile if miss > 0 else 1 - self.expectile) * miss / sum(fact**2 for fact in self.facts)
+        self.weights = [weight + share * fact for weight, fact in zip(self.weights, self.facts, strict=True)]
+        self.facts = [1.0, float(label), self.facts[2] + 0.2 * (label - self.facts[2])]
 
 
 def best_window(

@@ -73,9 +73,8 @@ class Takeover(LearningPlanner, Flow):
     )
     criterion: Literal["records", "score"] | None = Field(
         default=None,
-        description="What decides. `records`: `threshold` is the share of drafted segments that the target takes "
-        "over; refused where there are no records. `score`: it is a mark of the scorer's. By default `records` where "
-        "there are any.",
+        description="Criterion. `records`: `threshold` is the share of drafted segments that the target takes over; "
+        "it needs records. `score`: `threshold` is a score. By default `records` if there are any.",
     )
     n: N = Field(default=4, le=256)
     records: Records = ()

@@ -105,7 +105,7 @@ class Debate(Flow):
     turn: Annotated[CallConfig, Uses("answers", "arguments")] = Field(
         default=CallConfig(),
         description="An answer after reading those of the others, `{answers}`, or, against conformity, "
-        "`{arguments}`, the same without the lines that claim an answer; what it leaves open is as `answer` has it.",
+        "`{arguments}`, the same without the lines that claim an answer. Unset fields have the values of `answer`.",
     )
     n: N = Field(default=3, ge=2)
     rounds: Rounds = 2
@@ -213,7 +213,7 @@ class Layers(Flow):
     turn: Annotated[CallConfig, Uses("answers")] = Field(
         default=CallConfig(),
         description="The message of the system with which the answers of a later layer read those before, "
-        "`{answers}`; what it leaves open is as `answer` has it.",
+        "`{answers}`. Unset fields have the values of `answer`.",
     )
     summary: Annotated[CallConfig, Uses("answers")] = Field(
         default=CallConfig(temperature=0.0), description="The call that aggregates the last layer, in the same way."
@@ -223,7 +223,7 @@ class Layers(Flow):
     models: Models = ()
 
     async def run(self, ctx: Context, question: str) -> Answerable:
-        """Have each layer read the one before, and aggregate."""
+        """Run layer after layer, each of which reads the layer before, and aggregate the last."""
         task, flips = ctx.brief.task, list[AnswerChanges]()
         lines: list[Trajectory] = []
         for layer in range(1, self.rounds):

@@ -80,7 +80,7 @@ class ThinkSummarize(Flow):
     quorum: Quorum = Field(default=1, ge=1)
     dialect: Literal["words", "parathinker"] = Field(
         default="words",
-        description="How the model writes what it wants done. `parathinker`, for a model that was trained as that "
+        description="Output format of the model. `parathinker`, for a model that was trained as that "
         "one: path 1 begins with `<think1>` … and ends at `</think1>`, and the answer is the `<summary>` that follows "
         "all paths in the model's own turn. Its engine lets the summary attend to the paths' caches; here it reads "
         "their text again. Its tokenizer has tags for eight paths, so `n` is at most 8.",

@@ -15,8 +15,8 @@ from typing import Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
+from plait.apps.common.graph import context_lines
 from plait.core.errors import PlaitError
-from plait.core.graph import context_lines
 from plait.core.messages import explain, json_path
 from plait.core.ops import ModelCall
 from plait.core.record import StepRecord

@@ -36,7 +36,7 @@ class RouteReport:
     """Of the orders that are the same for all requests and right as often as the best tier, the one that takes fewest
     tokens on these very requests: what an order alone can save."""
     ordered: RouteOutcome
-    """What that order comes to."""
+    """The result of that order."""
     oracle: RouteOutcome
     """The cheapest tier that is right; the cheapest of all where none is."""
 

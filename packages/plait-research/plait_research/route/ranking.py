@@ -73,7 +73,7 @@ class Pattern(Frozen):
 
 
 class TierFit(Frozen):
-    """What is known of tiers together, and what a token may cost."""
+    """Joint success of the tiers, and the cost of a token."""
 
     scale: dict[str, tuple[float, float]] = {}
     """Mean and standard deviation of each feature, over the requests that the numbers are of."""
@@ -81,14 +81,14 @@ class TierFit(Frozen):
     """Which tiers were right together. Tiers fail on the same requests, and work longer on them: what one line of 128
     tokens did not solve, one of 256 solves less often than others. Without it they are taken to be independent."""
     price: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    """What a token takes off the 1 of a right answer."""
+    """Cost of a token, in right answers."""
     first: int | None = Field(default=None, ge=0)
     """Place of the tier that answers each request first, where no wrong answer is noticed. Its answer is read, and
     stays or is replaced by that of another tier (as FrugalGPT has it, arXiv 2305.05176)."""
 
 
 class TierOrder(NamedTuple):
-    """An order of tiers, and what it comes to in expectation."""
+    """An order of tiers with its expected result."""
 
     places: tuple[int, ...]
     right: float
@@ -162,7 +162,7 @@ class Ranking(TierFit):
         return self.cheapest(self.orders(self.chances(features), checked), self.price)
 
     def orders(self, chances: Sequence[float], checked: bool) -> list[TierOrder]:
-        """Return the orders that may be tried, with what each comes to."""
+        """Return the orders that may be tried, each with its expected result."""
         by_cost = sorted(range(len(self.tiers)), key=lambda place: (self.tiers[place].cost, -chances[place], place))
         most = len(by_cost) if checked else 1
         return [self._come_to(places, chances) for size in range(1, most + 1) for places in combinations(by_cost, size)]

@@ -32,7 +32,7 @@ class RouteRow(NamedTuple):
 
 
 class RouteOutcome(NamedTuple):
-    """What a way to choose comes to, in the mean over requests."""
+    """The mean result of a selection rule over requests."""
 
     right: float
     tokens: float
@@ -45,7 +45,7 @@ Table = dict[str, dict[str, RouteOutcome]]
 
 
 def key_of(planner: Plugin) -> str:
-    """Return a planner as it is written on a command line."""
+    """Return a planner in the syntax of the command line."""
     return spelled(planner.model_copy(update={"options": dict(sorted(planner.options.items()))}))
 
 

@@ -100,8 +100,8 @@ class Jobs:
 
 
 async def until_asked(handle: Handle, progress: Progress | None) -> Question | None:
-    """Wait until a run has ended or asks something. Returns the question, or `None` at the end. Cancelling who waits
-    leaves the run alone."""
+    """Wait until a run has ended or asks something. Returns the question, or `None` at the end. Cancelling the waiting
+    call does not cancel the run."""
     steps: dict[str, bool] = {}
     async for news in handle.follow():
         if isinstance(news, ApprovalRequested):

@@ -269,7 +269,7 @@ def build(jobs: Jobs) -> MCPServer:
 
     @server.tool()
     async def cancel(run: str) -> RunState:
-        """Give a run up. What it has found so far stays."""
+        """Give a run up. Its results so far are kept."""
         with _tool_errors():
             handle = jobs.handle(run)
             VERBS["cancel"].do(handle, reason="cancelled by the client")

@@ -300,7 +300,7 @@ class Compactor:
         return kept
 
     async def _record(self, how: str, turns: int, before: int, kept: Sequence[Message], reason: str = "") -> None:
-        """Make the step that shows what was done."""
+        """Make the step that displays the compaction."""
         after = self.tokens(self.system, kept)
         label = f"compacted: {turns} turns {how}, {before:,} to {after:,} tokens" + (f" ({reason})" if reason else "")
         data = {"how": how, "turns": turns, "before": before, "after": after}

@@ -37,7 +37,7 @@ class ToolTurns(Flow):
 
     dialect: Dialect = Field(
         default="native",
-        description="How the model writes what it wants done. `native`: as functions of the chat template or "
+        description="Output format of the model. `native`: as functions of the chat template or "
         "server, or with `<tool_call>` tags. `action`: lines `Action: name(…)`, for a model without either.",
     )
     max_branches: MaxBranches = Field(

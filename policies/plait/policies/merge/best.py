@@ -118,7 +118,7 @@ class BestScored(Merge):
 
     criterion: Signal = Field(
         default="logprob",
-        description="What decides: a signal; of `entropy` the lowest is best, of all others the highest.",
+        description="Criterion: a signal; of `entropy` the lowest is best, of all others the highest.",
     )
     function: Annotated[str | None, CodeAddress()] = Field(
         default=None, pattern=r"^[\w.]+:\w+$", description="A function, `pkg.mod:fn`, to use in its place."

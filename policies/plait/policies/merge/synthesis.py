@@ -146,7 +146,7 @@ class SynthesisDrafts(Merge):
     )
     stop_on_verified: bool = Field(
         default=False,
-        description="What the task's verifier finds right ends the run: one such branch is enough by itself.",
+        description="Stop at the first answer that the task's verifier accepts: one such branch is enough by itself.",
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
@@ -307,7 +307,7 @@ class Stitch(Merge):
     head: FreeText = Field(default="", description="Text before the first part.")
     separator: FreeText = Field(default="\n\n", description="Between the branches' texts in the answer.")
     note: FreeText = Field(default="", description="Start of `why`: a planner's words for people.")
-    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="Data for programs (`Answer.data`).")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the text; `why` has the note, the number of parts and the missing branches."""

@@ -52,19 +52,19 @@ class ToolMajority(Merge):
 
     criterion: By = Field(
         default="hierarchical",
-        description="What decides: what has to be equal. `name`: the names of the tools, in order. `arguments`: "
+        description="Criterion of equality. `name`: the names of the tools, in order. `arguments`: "
         "these and their arguments. `hierarchical`: first a vote over the names, then over the arguments among those "
         "who won. `multiset`: names and arguments, in any order.",
     )
     exclude: Annotated[tuple[str, ...], Free()] = Field(
         default=(),
-        description="Arguments that do not count, of all tools (`comment`) or of one (`search.reason`): those of "
-        "the first voter are taken.",
+        description="Arguments to ignore in the comparison, of all tools (`comment`) or of one tool "
+        "(`search.reason`); the call keeps the first voter's.",
     )
     tools: tuple[Function, ...] = Field(default=(), description="The tools, for their schemas.")
     dialect: Dialect = Field(
         default="native",
-        description="How the model writes what it wants done: tags of native calls, or lines `Action: …`.",
+        description="Output format of the model: tags of native calls, or lines `Action: …`.",
     )
     gives: Literal["action", "text"] = Field(
         default="action",

@@ -51,7 +51,7 @@ class Constant(Merge):
 
     value: Annotated[JsonValue, Free()] = Field(default=None, description="The value.")
     why: FreeText = Field(default="", description="How it came about, for people.")
-    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="Data for programs (`Answer.data`).")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the value."""
@@ -69,7 +69,7 @@ class Observations(Merge):
     plans_more = False
 
     written: FreeText = Field(default="", description="What the model wrote.")
-    data: Annotated[JsonValue, Free()] = Field(default=None, description="What a planner tells programs.")
+    data: Annotated[JsonValue, Free()] = Field(default=None, description="Data for programs (`Answer.data`).")
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
         """Return the record."""
@@ -176,7 +176,7 @@ class FinishMarker(Merge):
 
     may_replan: bool = Field(
         default=False,
-        description="Whether another plan may be asked for. Off: what the model wrote in its place is the answer.",
+        description="Whether the model may ask for another plan. Off: the text of such a request is the answer.",
     )
 
     def merge(self, branches: Sequence[Branch], task: Task) -> Verdict:
@@ -273,7 +273,7 @@ class SplicePlace(Frozen):
 
 
 class Splice(Merge):
-    """Writes the `block` of the threads' results. The value is this text, or a list of pieces if the block says so."""
+    """Writes the `block` of the threads' results. The value is this text, or with `block.carry` a list of pieces."""
 
     block: Annotated[SpliceBlock, Free()] = Field(default=SpliceBlock(), description="The fixed text, and the goal.")
     places: Annotated[tuple[SplicePlace, ...], Free()] = Field(
@@ -287,7 +287,7 @@ class Splice(Merge):
     otherwise: bool = Field(default=False, description="See `pick`.")
     most_tokens: Annotated[int | None, TokenCount()] = Field(
         default=None,
-        description="Token limit of all branches together, if the value is a list of pieces: the longest ones lose "
+        description="Token limit of all branches together: if the value is a list of pieces, the longest ones lose "
         "their ends. Without token ids a word counts as a token.",
     )
 

@@ -166,7 +166,7 @@ class Posterior(OpenVote, Merge):
 
     criterion: Signal = Field(
         default="logprob",
-        description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
+        description="Criterion: a signal, in nats; only one that is never positive is a log-probability.",
     )
     vote_temperature: float = Field(
         default=1.0, gt=0.0, description="Temperature of the votes' confidence: below 1 it makes them less sure."
@@ -211,7 +211,7 @@ class Weighted(OpenVote, Merge):
 
     criterion: By = Field(
         default="tail",
-        description="What decides: the statistic that weighs, the mean, that of the last window (`tail`), of the "
+        description="Criterion: the statistic that weighs, the mean, that of the last window (`tail`), of the "
         "lowest tenth of the windows (`bottom`) or of the lowest window.",
     )
     eta: float = Field(

@@ -86,7 +86,7 @@ class Redundant(Policy):
     criterion: Annotated[str, CodeAddress()] = Field(
         default="steps",
         pattern=r"^(steps|ngrams|[\w.]+:\w+)$",
-        description="What decides. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of "
+        description="Criterion. `steps`: the Jaccard similarity of the sets of steps. `ngrams`: the cosine of "
         "the counts of three characters in a row. `pkg.mod:fn`: the cosine of what your function makes of a text, a "
         "list of numbers of one length; it runs inside the machine, so it must be quick (a table of word vectors, not "
         "a network), and a function of its argument alone.",

@@ -45,7 +45,7 @@ class CGES(StopRule):
     )
     criterion: Signal = Field(
         default="logprob",
-        description="What decides: a signal, in nats; only one that is never positive is a log-probability.",
+        description="Criterion: a signal, in nats; only one that is never positive is a log-probability.",
     )
     vote_temperature: float = Field(
         default=0.33,
@@ -98,7 +98,7 @@ class Confident(StopRule):
     fidelity = Fidelity("variant", "a signal of the generation, not a trained statement", paper="2503.00031")
 
     criterion: Signal = Field(
-        default="logprob", description="What decides: a signal; of `entropy` low is sure, of all others high."
+        default="logprob", description="Criterion: a signal; of `entropy` low is sure, of all others high."
     )
     threshold: float = Field(
         default=-0.01,

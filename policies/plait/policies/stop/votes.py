@@ -151,7 +151,12 @@ class SPRT(StopRule):
 
     fidelity = Fidelity("variant", "that no answer wins is never concluded", paper="2503.17587")
 
-    share: float = Field(default=0.9, gt=0.5, lt=1.0, description="Share of the first answer, of the two, if it wins.")
+    share: float = Field(
+        default=0.9,
+        gt=0.5,
+        lt=1.0,
+        description="Share of the leading answer in the votes for the first two, under the hypothesis that it wins.",
+    )
     alpha: float = Field(default=0.05, gt=0.0, lt=0.5, description="Chance of a false winner.")
     beta: float = Field(
         default=0.05, gt=0.0, lt=1.0, description="Chance of missing one; alpha and beta together are less than 1."

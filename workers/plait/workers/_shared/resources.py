@@ -153,8 +153,8 @@ def usable_cores() -> list[int]:
 
 
 def default_threads(folder: Path | None, own: Sequence[int] | None) -> int:
-    """Return the compute threads for a model (`None`: of unknown size) on a CPU: one if it is very small, else one for
-    each of its `own` cores, or half as many as there are cores to share."""
+    """Return the compute threads for a model on a CPU: one for a very small model, else one for each of its `own`
+    cores, or half of the usable cores. `folder=None`: a model of unknown size."""
     if folder is not None and weight_bytes(folder) < SMALL:
         return 1
     return len(own) if own else max(1, len(usable_cores()) // 2)

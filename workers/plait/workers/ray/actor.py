@@ -463,7 +463,7 @@ class ActorHost:
         self._send_in(0.0)
 
     def _send_in(self, seconds: float) -> None:
-        """Send the reports within `seconds`, if not earlier."""
+        """Send the reports in at most `seconds`; an earlier appointment stays."""
         loop = asyncio.get_running_loop()
         if (due := loop.time() + seconds) >= self._due:
             return

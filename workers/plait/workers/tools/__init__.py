@@ -188,7 +188,7 @@ class Tools(CallbackWorker):
                 self._leases = loop.call_at(running.due, self._end_leases, loop)
 
     def _end_leases(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give up the calls whose lease is over. One timer is for all: most calls end long before."""
+        """Cancel the calls whose lease has expired. One timer is for all: most calls end long before."""
         now, self._leases = loop.time(), None
         for running in list(self._running.values()):
             if running.due is not None and running.due <= now:

@@ -146,7 +146,7 @@ class Catalog:
         self._named = 1 < len(services) < len(specs)
         """Tools are those of services, such as `mail.send` and `mail.list`: what is wanted of one is often several."""
         self.short = [f"{_plain(spec.name)}. {spec.description}" for spec in specs]
-        """What the vector of a tool is made of."""
+        """The text of each tool, from which its vector is computed."""
         self.services = [
             service_text(_plain(name), [self.short[place].removeprefix(f"{_plain(name)}: ") for place in members])
             for name, members in services.items()

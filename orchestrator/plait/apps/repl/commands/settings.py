@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ....core import graph
 from ....core.budget import Budget
 from ....core.errors import UsageError
 from ....core.messages import did_you_mean, pluralise
@@ -14,6 +13,7 @@ from ....runtime.client.config import BUNDLED_MODEL, Config
 from ....runtime.control.verbs import VERBS, Verb
 from ....runtime.plugins.spec import spelled, typed
 from ...commands.run import where_time_went
+from ...common import graph
 from ...common.tree import StepTree
 from ..conversation import Repl
 from ..registry import command, cut_words, take_flags

@@ -34,11 +34,11 @@ class BfclConversation:
         self.row = _row(id)
         self.turn = 0
         self.messages: list[Message] = []
-        """What was said, without the user's next words."""
+        """The conversation so far, without the user's next message."""
         self.made: list[list[str]] = [[]]
         """Calls of each turn in Python syntax, as the checker expects."""
         self.results: list[str] = []
-        """What the calls have returned, in their order."""
+        """The results of the calls, in order."""
         self._order = asyncio.Lock()
         self._functions: list[dict[str, Any]] = []
         self._methods: dict[str, Any] = {}

@@ -24,7 +24,7 @@ _EXAMPLE = '{"prompt": "Delete the empty files.", "files": {"a.txt": "", "b.txt"
 
 
 class BashSqlProblem(Frozen):
-    """What is asked, and what there is at first."""
+    """The question, and the initial state."""
 
     prompt: str
     files: dict[str, str] = {}

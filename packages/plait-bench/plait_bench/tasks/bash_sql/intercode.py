@@ -74,7 +74,7 @@ def _databases(dump: str) -> dict[str, str]:
 
 
 def _statements(text: str) -> list[str]:
-    """Return the statements of a dump, comments left out."""
+    """Return the statements of a dump without comments."""
     out: list[str] = []
     kept: list[str] = []
     for piece in _PIECE.findall(text):

@@ -153,7 +153,7 @@ class CodeSearch(Flow):
     )
     criterion: Rule = Field(
         default="votes",
-        description="What decides: `votes` of tests, `agreement` (votes times cluster), the `majority` of "
+        description="Criterion: `votes` of tests, `agreement` (votes times cluster), the `majority` of "
         "behaviours, or outputs that the model has `judged`.",
     )
     trace_guided: bool = Field(

@@ -69,7 +69,7 @@ class Member:
     hot: str = ""
     """The lines that ran most often."""
     score: float | None = None
-    """What the user's `evaluate` makes of it."""
+    """The result of the user's `evaluate`."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """What that is made of."""
 
@@ -218,8 +218,8 @@ class Evolution:
         return not counted and member is not None and member.runs and not member.failing
 
     def _apply_changes(self, text: str, parent: Member | None) -> str:
-        """Return a text with the whole program: blocks of changes are made in the parent. One that fits nowhere leaves
-        the text as it is."""
+        """Return a text with the whole program: blocks of changes are made in the parent. If one fits nowhere, the text
+        is returned unchanged."""
         blocks = _read_changes(text) if parent is not None else []
         program = "" if parent is None else parent.program
         for old, new in blocks:
@@ -365,7 +365,7 @@ def _lines(program: str) -> Sequence[str]:
 
 
 def _read_changes(text: str) -> list[tuple[str, str]]:
-    """Return the changes in a text: what is searched, and what replaces it. One that is not whole is none."""
+    """Return the changes in a text: what is searched, and what replaces it. An incomplete change is skipped."""
     blocks: list[tuple[str, str]] = []
     sides: list[list[str]] = []
     """Lines since the fence at which each side began."""

@@ -30,7 +30,7 @@ LEAST = 0.5
 
 
 class Look(NamedTuple):
-    """What an unfinished line said when it was asked for its answer."""
+    """An unfinished trajectory's answer to a probe."""
 
     key: str | None
     """Of the answer; `None`: it had none."""
@@ -167,7 +167,7 @@ class SteadyVote:
 
     def __init__(self, lines: int, stable: int = 3, warmup: int = 4, patience: int = 2) -> None:
         self.left = [False] * lines
-        """Which lines are given up."""
+        """The cancelled trajectories."""
         self._stable, self._warmup, self._patience = stable, warmup, patience
         self._off = [0] * lines
         self._first: str | None = None
@@ -240,7 +240,7 @@ class Mars(LearningPlanner, Flow):
 
     draft: Annotated[CallConfig, Uses("question")] = Field(
         default=CallConfig(max_tokens=500),
-        description="A part of a sample, between two looks; what it leaves open is as `answer` has it.",
+        description="A part of a sample, between two checks. Unset fields have the values of `answer`.",
     )
     answer: Annotated[CallConfig, Uses("question")] = Field(
         default=CallConfig(max_tokens=4096, temperature=1.0),
@@ -255,7 +255,7 @@ class Mars(LearningPlanner, Flow):
     warmup: Warmup = Field(default=16, ge=2)
     criterion: Literal["safe", "steady"] = Field(
         default="safe",
-        description="What decides when samples end. `safe`: the rule above. `steady`: that of Parallel-Probe, with "
+        description="Criterion for ending samples. `safe`: the rule above. `steady`: that of Parallel-Probe, with "
         "which MARS' authors compare: all samples go on side by side, without a warm-up, those that disagree with the "
         "first answer for long are given up, and all end when it stays first.",
     )

@@ -24,7 +24,7 @@ from .paper import ScaleOptions, run_in_order
 __all__ = ["Scale", "isotonic"]
 
 LEAST = 100
-"""Records below which a difficulty says nothing."""
+"""Minimum number of records for a difficulty to count."""
 KEPT = 2000
 """Records that are kept, the newest."""
 _PLAN = """\

@@ -46,7 +46,7 @@ class ScaleOptions(LearningPlanner, Flow):
     )
     criterion: Literal["records", "score"] = Field(
         default="records",
-        description="What decides how much effort a step gets: `records` of its difficulty, or the model's `score` "
+        description="Criterion for a step's effort: `records` of its difficulty, or the model's `score` "
         "as in the authors' code.",
     )
     n: N = Field(default=4, le=9)

@@ -34,7 +34,7 @@ COVER = 0.3
 
 
 class Strategy(Frozen):
-    """A way to go about a problem."""
+    """A strategy for a problem."""
 
     id: str = Field(min_length=1)
     text: str = Field(min_length=1)
@@ -42,7 +42,7 @@ class Strategy(Frozen):
     tags: tuple[str, ...] = ()
     """Kinds that it belongs to."""
     wins: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
-    """Earlier runs along it that came to a right answer."""
+    """Earlier runs with this strategy that gave a right answer."""
     losses: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     """The others."""
 
@@ -142,7 +142,7 @@ class SSR(LearningPlanner, Flow):
     )
     target: Annotated[CallConfig, Uses("question", "strategy")] = Field(
         default=CallConfig(thinking="off"),
-        description="A step that the target's `model` writes; what it leaves open is as `draft` has it.",
+        description="A step that the target's `model` writes. Unset fields have the values of `draft`.",
     )
     judge: Annotated[CallConfig, Uses("question", "strategy")] = Field(
         default=CallConfig(thinking="off"),
@@ -191,8 +191,8 @@ class SSR(LearningPlanner, Flow):
         return ctx.answer(vote, why, data=counts.data(), name="answer")
 
     def learned(self, outcome: RunOutcome) -> dict[str, JsonValue]:
-        """Return the strategies with a run counted. A path wins that came to the run's answer, where that is right; one
-        that did not loses. Where the answer is wrong, paths that came to it lose, and nothing is known of the others.
+        """Return the strategies with a run counted. If the run's answer is right, the paths that gave it win and the
+        others lose. If it is wrong, the paths that gave it lose, and the others do not count.
         """
         match outcome.data:
             case {"paths": list() as paths} if outcome.right is not None and outcome.key is not None:
@@ -230,7 +230,7 @@ class SSR(LearningPlanner, Flow):
         return choose(self.strategies, marks, self.n, ctx.random.randrange(1 << 52))
 
     async def _wait_for_quorum(self, ctx: Context, paths: Sequence[Promise[list[JoinHandle]]]) -> list[JoinHandle]:
-        """Return the paths that ended, once as many as `quorum` have the same answer; the others are given up."""
+        """Return the ended paths once `quorum` of them have the same answer; the others are cancelled."""
         task, left = ctx.brief.task, list(paths)
         ended: list[JoinHandle] = []
         while left:

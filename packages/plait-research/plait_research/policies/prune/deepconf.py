@@ -163,7 +163,7 @@ class DeepConfConsensus(StopRule):
 
     tau: float = Field(default=0.95, gt=0.5, le=1.0, description="Share at which to stop.")
     min_votes: int = Field(default=16, ge=1, description="Votes below which not to stop.")
-    criterion: By = Field(default="lowest", description="What decides: the statistic that weighs; `votes`: none.")
+    criterion: By = Field(default="lowest", description="Criterion: the statistic that weighs; `votes`: none.")
 
     def enough(self, poll: Poll) -> str | None:
         """Return the share as soon as it is high enough."""

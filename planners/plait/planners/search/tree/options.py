@@ -63,7 +63,7 @@ class TreeOptions(Flow):
     threshold: Threshold = Field(default=0.0, ge=0.0, le=1.0)
     criterion: Weight = Field(
         default="last",
-        description="What decides between the answers: a vote, in which an answer weighs the score of its `last` "
+        description="Criterion that chooses the answer: a vote, in which an answer weighs the score of its `last` "
         "node, or the `mean`, least (`min`) or `product` along its path. `best`: no vote, the highest score wins. "
         "`count`: a majority vote.",
     )

@@ -189,7 +189,7 @@ class Skeleton(Flow):
     )
     criterion: Literal["judge", "all"] = Field(
         default="judge",
-        description="What decides whether a request is split: the `judge`, or nothing: `all` are (the original "
+        description="Criterion for splitting a request: the `judge`, or nothing: `all` are (the original "
         "without its router).",
     )
     max_branches: MaxBranches = Field(default=10, ge=MIN_POINTS, le=100)

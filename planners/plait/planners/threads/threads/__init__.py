@@ -67,18 +67,18 @@ class Threads(Planner):
 
     answer: Annotated[CallConfig, Uses("question", "opening")] = Field(
         default=CallConfig(),
-        description="A leg of the parent: its text between two joins. What it leaves open is the dialect's. Its "
+        description="A leg of the parent: its text between two joins. Unset fields have the dialect's values. Its "
         "template takes the place of the dialect's, for a model that was trained with an instruction of its own, such "
         "as the one in NPR's repository; `{opening}` is the dialect's: `Sub Call Budget: 3 {opening}` asks a "
         "model of APR for 3 threads.",
     )
     part: Annotated[CallConfig, Uses("header")] = Field(
         default=CallConfig(),
-        description="A thread (a leg of it, if it spawns). What it leaves open is the dialect's. Its template has "
+        description="A thread (a leg of it, if it spawns). Unset fields have the dialect's values. Its template has "
         "`{header}`, the dialect's words.",
     )
     dialect: FreeText | Dialect = Field(
-        default="countdown", description="How the model writes what it wants done, by name, or as a table of your own."
+        default="countdown", description="Output format of the model, by name, or as a table of your own."
     )
     n: Count | None = Field(
         default=None,
@@ -243,7 +243,7 @@ class Threads(Planner):
         after: str,
         before: str = "",
     ) -> Plan:
-        """Return the next leg of a trajectory: the context of `after` up to `before`, then `said`."""
+        """Return the next leg of a trajectory: the context of `after` up to `before`, then `pieces`."""
         leg = self._leg(place.next, memo, brief, to_prompt(pieces), after, before)
         return Plan(steps=(leg,), output=leg.name)
 

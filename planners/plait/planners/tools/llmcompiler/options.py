@@ -77,7 +77,7 @@ class LLMCompilerOptions(Planner):
     )
     dialect: Literal["lines", "native"] = Field(
         default="lines",
-        description="How the model writes what it wants done. `lines`: numbered tasks. `native`: the tools are also "
+        description="Output format of the model. `lines`: numbered tasks. `native`: the tools are also "
         "offered as functions that the model calls by itself (OpenAI's `tools`), all in one turn, for models trained "
         'to call functions that way. The first call is task 1; `"$1"` as an argument is its result. A server '
         "without functions gets the text form alone, with a line in the log. `plan.form` is then left out.",
@@ -103,7 +103,7 @@ class LLMCompilerOptions(Planner):
     )
     answer_from: Literal["joiner", "last-task"] = Field(
         default="joiner",
-        description="What the answer is made of: what the `joiner` says of the tasks. `last-task`: where all of "
+        description="Source of the answer: what the `joiner` says of the tasks. `last-task`: where all of "
         "them were done, it is the last one's result, as it is, which saves a call of the model; the joiner is asked "
         "where one failed or could not be run. For models whose plans end in the task that works out the answer; the "
         "original always asks the joiner.",

@@ -39,7 +39,7 @@ class KnownCalls:
 
 @dataclass
 class Ledger:
-    """What a conversation has called so far."""
+    """The calls of a conversation so far."""
 
     brief: PlanningContext
     planner: ReactOptions

@@ -106,8 +106,8 @@ class Refine(Planner):
     )
     turn: Annotated[CallConfig, Uses("question", "histogram", "workspace")] = Field(
         default=CallConfig(),
-        description="A draft that reads `{workspace}` and `{histogram}`, the count of the answers before; what it "
-        "leaves open is as `draft` has it.",
+        description="A draft that reads `{workspace}` and `{histogram}`, the count of the answers before. Unset "
+        "fields have the values of `draft`.",
     )
     summary: Annotated[CallConfig, Uses("question", "count", "drafts", "histogram", "tokens")] = Field(
         default=CallConfig(max_tokens=1024),
@@ -137,7 +137,7 @@ class Refine(Planner):
     )
     criterion: Literal["votes", "model"] = Field(
         default="votes",
-        description="What decides which are the top k: verifier, frequency of the answer and log-probability, or a "
+        description="Criterion for the top k: verifier, frequency of the answer and log-probability, or a "
         "call of the model.",
     )
     merge: MergeOption = Plugin(name="majority")

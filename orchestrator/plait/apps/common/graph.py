@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .messages import pluralise
-from .ops import Join, ModelCall, ToolCall
-from .plan import Plan, Step, acyclic_graph, format_some, needs
-from .record import StepRecord
+from ...core.messages import pluralise
+from ...core.ops import Join, ModelCall, ToolCall
+from ...core.plan import Plan, Step, acyclic_graph, format_some, needs
+from ...core.record import StepRecord
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -18,8 +18,8 @@ from plait.core.tools.schemas import MORE_TOOLS, SHOWN, read_found_tools
 from plait.core.tools.tool import ToolSpec
 from plait.core.values import as_text
 from plait.core.vocabulary import MaxTools, ObservationChars, Repairs, Rounds
+from plait.planners._shared.json_text import read_object
 
-from ..._shared.json_text import read_object
 from . import prompts
 from .plan import (
     QUESTION,
