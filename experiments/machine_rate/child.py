@@ -47,7 +47,7 @@ def measure(size: int, name: str) -> tuple[float, float]:
     """Drive one fan 1→size→1 from its submission to its end."""
     core, events, machines, plugins = _modules(name)
     middle = [f"m{i}" for i in range(size)]
-    nothing = core.Call(tool="nothing")
+    nothing = (core.ToolCall if hasattr(core, "ToolCall") else core.Call)(tool="nothing")  # older checkouts: `Call`
     steps = [core.Step(name=each, op=nothing, needs=("first",)) for each in middle]
     first, last = core.Step(name="first", op=nothing), core.Step(name="last", op=core.Join(), needs=tuple(middle))
     plan = core.Plan(steps=(first, *steps, last), output="last")

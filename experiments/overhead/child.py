@@ -35,8 +35,9 @@ def needs(what: str, size: int) -> list[tuple[int, ...]]:
 def plan_of(core: Any, edges: list[tuple[int, ...]]) -> Any:
     """Return the plan of calls of `nothing`, and a join of the unneeded ones."""
     wanted = {need for each in edges for need in each}
+    call = core.ToolCall if hasattr(core, "ToolCall") else core.Call  # its name in older checkouts
     steps = [
-        core.Step(name=f"s{i}", op=core.Call(tool="nothing"), needs=tuple(f"s{need}" for need in each))
+        core.Step(name=f"s{i}", op=call(tool="nothing"), needs=tuple(f"s{need}" for need in each))
         for i, each in enumerate(edges)
     ]
     ends = tuple(f"s{i}" for i in range(len(edges)) if i not in wanted)

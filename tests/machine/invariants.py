@@ -111,7 +111,7 @@ def _check_held_by_budgets(machine: Machine, places: Counter[str]) -> list[str]:
     accounts: dict[Account, None] = {}
     asked: list[tuple[Backlog[Node], str]] = []
     for node in machine.nodes.values():
-        accounts.update(dict.fromkeys(node.account.chain() if node.account is not None else ()))
+        accounts.update(dict.fromkeys((node.account, *node.account.around) if node.account is not None else ()))
         if node.state is State.READY and node.place.blocked is not None and places[node.id]:
             asked.append((node.place.blocked.backlog, node.place.blocked.key))
     for account in accounts:
@@ -182,7 +182,7 @@ def _check_needs(node: Node) -> None:
 def _check_accounts(node: Node) -> None:
     if node.account is None:
         return
-    for account in node.account.chain():
+    for account in (node.account, *node.account.around):
         least = min(account.held_back.tokens, account.held_back.thoughts, account.running)
         _demand(least >= 0, account.owner, "gave back more than it took")
         _demand(account.deadline is None or node in account.timed, node.id, "is under a deadline that forgets it")

@@ -474,7 +474,8 @@ def test_a_limit_of_time_looks_at_the_steps_under_it_alone() -> None:
     world.succeed("o")
     world.expand("o", think("in", budget=Budget(seconds=30.0)), think("free"), join("out", "in", "free"))
     names = ("s0", "s1", "s2", "o", "o/in", "j")
-    under = {name: [len(each.timed) for each in world.node(name).account.chain()] for name in names}
+    accounts = {name: world.node(name).account for name in names}
+    under = {name: [len(payer.timed) for payer in (it, *it.around)] for name, it in accounts.items() if it}
     assert under == {"s0": [1, 8], "s1": [1, 8], "s2": [1, 8], "o": [4, 8], "o/in": [1, 4, 8], "j": [8]}
     world.tick(5.5)
     assert world.states("s0", "s1", "s2", "o") == ["failed", "running", "running", "expanded"]

@@ -175,7 +175,7 @@ def test_limits_of_groups_and_steps_stay_inside_those_that_a_run_is_given() -> N
     world.limit(width=1)
     account = world.machine.runs["r"].account
     inner = world.machine.nodes["r:x"].account
-    assert inner is not None and inner is not account and inner.parent is account
+    assert inner is not None and inner is not account and inner.around == (account,)
     assert account is not None and account.running == 2
     world.succeed("x")
     world.succeed("y")

@@ -264,7 +264,7 @@ class Chaos(World):
         actions = super().send(event)
         for node in self.machine.nodes.values():
             if node.account is not None:
-                self.accounts.update(dict.fromkeys(node.account.chain()))
+                self.accounts.update(dict.fromkeys((node.account, *node.account.around)))
         for account, spent in self.spent.items():
             limit = None if account.changed else account.budget.tokens
             assert limit is None or spent <= limit, f"{account.owner}: {spent} tokens of {limit} were generated"
@@ -315,7 +315,7 @@ class Chaos(World):
         self.generated[attempt] += more
         node = self.machine.nodes.get(self.jobs[attempt].job.step)
         if node is not None and node.account is not None:
-            for account in node.account.chain():
+            for account in (node.account, *node.account.around):
                 self.spent[account] = self.spent.get(account, 0) + more
         return more
 
@@ -486,7 +486,7 @@ class Chaos(World):
         if record is None or record.node.account is None or not record.tokens:
             return
         unheard = max(0, self.generated[attempt] - record.tokens - record.largest)
-        for account in record.node.account.chain():
+        for account in (record.node.account, *record.node.account.around):
             self.spent[account] = self.spent.get(account, 0) - unheard
 
     def do_cancel(self) -> None:

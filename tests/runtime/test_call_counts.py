@@ -18,14 +18,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 LIMITS = {
-    "run": 718,
-    "run, journal": 944,
-    "chain": 134,
-    "chain, journal": 183,
-    "fan": 100,
-    "fan, journal": 143,
-    "request": 201,
-    "request, journal": 274,
+    "run": 736,
+    "run, journal": 950,
+    "chain": 136,
+    "chain, journal": 185,
+    "fan": 103,
+    "fan, journal": 146,
+    "request": 206,
+    "request, journal": 280,
     "token": 12.9,
     "token, journal": 13.8,
 }

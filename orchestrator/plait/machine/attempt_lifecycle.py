@@ -254,6 +254,6 @@ class Slots:
     def ask_others(self, node: Node) -> None:
         """Queue the next step of each budget over a ready step that has ended: it may have blocked them."""
         lane = node.place.lane
-        for account in node.account.chain() if node.account is not None else ():
+        for account in (node.account, *node.account.around) if node.account is not None else ():
             if account.held.heaps:
                 self.ask_next(account.held, lane)

@@ -106,7 +106,7 @@ def open_account(
     if budget is None or not limits:
         return parent
     deadline = None if budget.seconds is None else now + budget.seconds
-    account = Account(budget, owner, parent, deadline, level)
+    account = Account(budget, owner, () if parent is None else (parent, *parent.around), deadline, level)
     prompts = "prompt_tokens" in limits or "total_tokens" in limits or "cost" in limits
     account.prompts = prompts or (parent is not None and parent.prompts)
     account.thinking = "thinking_tokens" in limits or (parent is not None and parent.thinking)
@@ -148,7 +148,7 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
         return Grant(ask.tokens) if ask.tokens else CALL
     granted, short, thoughts = ask.tokens, "", ask.thoughts
     hold: Account | None = None
-    for payer in account.chain() if account.parent is not None else (account,):
+    for payer in (account, *account.around):
         limit = payer.budget
         ends = payer.deadline is not None or limit.attempts is not None or limit.cost is not None
         if ends and (message := _exhausted(payer, now)):
@@ -217,7 +217,7 @@ def is_far_off(account: Account, tokens: int, price: Price | None) -> bool:
     """Return whether an attempt that may generate `tokens` can be charged in full at its start: no limit is near, and
     all reservations together stay within half of the rest. Such an attempt need not report progress, which costs a
     server a line for every token."""
-    for payer in account.chain() if account.parent is not None else (account,):
+    for payer in (account, *account.around):
         if payer.budget.strict or (payer.budget.cost is not None and price is None):
             return False
         for one in _limits(payer, price):
@@ -287,14 +287,14 @@ def _rate(price: Price) -> float:
 def reserve(account: Account, attempt: Attempt) -> None:
     """Charge the start of an attempt: its prompt and its likely tokens."""
     if attempt.node.place.lane == "call":  # a call reserves no tokens
-        for payer in account.chain() if account.parent is not None else (account,):
+        for payer in (account, *account.around):
             payer.attempts += 1
             payer.running += 1
         return
     price = attempt.charge.price
     # The prompt is charged at once: the worker reads it whatever becomes of the attempt.
     attempt.charge.cost = price.input * attempt.charge.prompt / MILLION if price is not None else 0.0
-    for payer in account.chain() if account.parent is not None else (account,):
+    for payer in (account, *account.around):
         held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens += held
         payer.held_back.thoughts += attempt.charge.thoughts
@@ -328,7 +328,7 @@ def charge_report(account: Account, attempt: Attempt, tokens: int, now: float) -
         attempt.charge.cost += tokens * _rate(price) + (now - attempt.charge.priced_until) * price.hour / 3600
         attempt.charge.priced_until = now
     reached: Account | None = None
-    for payer in account.chain():
+    for payer in (account, *account.around):
         # `_held` reads `attempt.tokens`, and each account reserves by its own rule: add, compare, and restore.
         held = _reserved_tokens(payer, attempt)
         attempt.tokens += tokens
@@ -363,7 +363,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     if account is None:
         return holders
     if usage is NO_USAGE and attempt.node.place.lane == "call":  # nothing was reserved, and nothing used
-        for payer in account.chain() if account.parent is not None else (account,):
+        for payer in (account, *account.around):
             payer.running -= 1
             if not payer.running:
                 payer.held_back.cost = 0.0
@@ -373,7 +373,7 @@ def settle(account: Account | None, attempt: Attempt, tokens: int, usage: Usage 
     price, counted = attempt.charge.price, attempt.tokens if attempt.charge.counted else 0
     more = tokens - counted  # tokens that were charged while it ran are not charged again
     prompt, cost = _final_prompt_and_cost(attempt, tokens, more, usage, now)
-    for payer in account.chain() if account.parent is not None else (account,):
+    for payer in (account, *account.around):
         held = _reserved_tokens(payer, attempt)
         payer.held_back.tokens -= held
         payer.held_back.thoughts -= attempt.charge.thoughts
@@ -438,7 +438,7 @@ def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: Fl
     of_flow = owner_step is not None and is_root(owner_step.step)
     # Collected first and written at the end: a refusal by an outer account must leave the inner ones unchanged.
     entered: list[tuple[Account, dict[Node, int], dict[Node, int]]] = []
-    for payer in account.chain():
+    for payer in (account, *account.around):
         limit, owner = payer.budget, payer.owner
         if limit.steps is not None and payer.steps + len(nodes) > limit.steps:
             return f"{owner}: {payer.steps} + {len(nodes)} steps exceed a limit of {limit.steps}; raise `steps`"
@@ -456,7 +456,7 @@ def enter(account: Account | None, nodes: Sequence[Node], level: int, waited: Fl
                 if turns[node] > limit.turns and not of_flow:
                     return _too_many_turns(payer, node, turns[node])
             entered.append((payer, turns, before))
-    for payer in account.chain():
+    for payer in (account, *account.around):
         payer.steps += len(nodes)
     for payer, turns, before in entered:
         payer.turns.update(turns)
@@ -487,7 +487,7 @@ def check_turns(node: Node) -> str | None:
     account = node.account
     if account is None:
         return None
-    for payer in account.chain() if account.parent is not None else (account,):
+    for payer in (account, *account.around):
         if payer.budget.turns is not None:
             payer.turns[node] = turns = _turns(node, payer.turns, payer.waited.get(node, 0))
             if turns > payer.budget.turns:
@@ -497,7 +497,7 @@ def check_turns(node: Node) -> str | None:
 
 def covers(account: Account, inner: Account | None) -> bool:
     """Return whether `inner` is `account` or an account inside it."""
-    return inner is not None and any(payer is account for payer in inner.chain())
+    return inner is not None and any(payer is account for payer in (inner, *inner.around))
 
 
 def seconds_left(account: Account | None, now: float) -> float | None:
@@ -505,7 +505,7 @@ def seconds_left(account: Account | None, now: float) -> float | None:
     if account is None:
         return None
     nearest: float | None = None
-    for payer in account.chain() if account.parent is not None else (account,):
+    for payer in (account, *account.around):
         if payer.deadline is not None and (nearest is None or payer.deadline < nearest):
             nearest = payer.deadline
     return None if nearest is None else max(0.0, nearest - now)

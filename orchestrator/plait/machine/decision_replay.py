@@ -49,7 +49,8 @@ def take_over(into: Records, timers: Timers, other: Records, its_timers: Timers,
     run.submitted += shift
     if run.wake is not None:
         run.wake += shift
-    accounts = {account: None for node in run.nodes if node.account is not None for account in node.account.chain()}
+    inner = dict.fromkeys(node.account for node in run.nodes if node.account is not None)
+    accounts = dict.fromkeys(payer for account in inner for payer in (account, *account.around))
     for account in accounts:
         account.held = Backlog[Node]()
         if account.deadline is not None:

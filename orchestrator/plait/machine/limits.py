@@ -80,7 +80,7 @@ class LimitEnforcer:
             if account.deadline is not None:
                 self._slots.timers.add(account.deadline, "seconds", (account, run))
         for node in run.nodes:
-            for payer in node.account.chain() if node.account is not None else ():
+            for payer in (node.account, *node.account.around) if node.account is not None else ():
                 payer.lengths |= budget.tokens is not None
                 payer.thinking |= budget.thinking_tokens is not None
                 payer.calls = True  # or so it may be: each start then looks
@@ -93,7 +93,7 @@ class LimitEnforcer:
     def _open(self, run: Run) -> Account:
         """Open the account of a run that had no limits, with its usage so far, around the accounts of its groups and
         steps."""
-        account = Account(Budget(), f"run {run.id}", None)
+        account = Account(Budget(), f"run {run.id}")
         account.steps = len(run.nodes)
         for node in run.nodes:
             account.attempts += node.attempts.count + node.attempts.hedged
@@ -102,24 +102,30 @@ class LimitEnforcer:
                 account.prompt += node.attempts.spent.prompt + node.attempts.spent.uncounted_prompt
                 account.thoughts += node.attempts.spent.thoughts
             if node.inner is not None:
-                _around(account, node.inner.groups)
-            outermost = node.account
-            while outermost is not None and outermost.parent is not None:
-                outermost = outermost.parent
-            if outermost is None:
+                _enclose_groups(account, node.inner.groups)
+            if node.account is None:
                 node.account = account
-            elif outermost is not account:
-                outermost.parent = account
+            else:
+                _enclose(account, node.account)
         if run.root is not None:
-            _around(account, run.root.groups)
+            _enclose_groups(account, run.root.groups)
         for attempt in self._records.attempts.values():
             if attempt.node.run is run:
                 budgets.take_in(account, attempt)
         return account
 
 
-def _around(account: Account, groups: dict[str, Account | None]) -> None:
-    """Put groups without limits of their own under an account; the steps of other groups are under it already."""
+def _enclose_groups(account: Account, groups: dict[str, Account | None]) -> None:
+    """Put groups under an account, those without limits of their own as the account itself."""
     for name, group in groups.items():
         if group is None:
             groups[name] = account
+        else:
+            _enclose(account, group)
+
+
+def _enclose(account: Account, inner: Account) -> None:
+    """Put an account, and those around it, under another one."""
+    for payer in (inner, *inner.around):
+        if payer is not account and account not in payer.around:
+            payer.around = (*payer.around, account)

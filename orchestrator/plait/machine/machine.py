@@ -288,10 +288,8 @@ class Machine:
             self._finish_if_over(slots.closing.pop())
             if not slots.closing and self.queue.programs.stirred:
                 self._dispatcher.advance()  # a run that has finished leaves room for programs that wait
-        if slots.timers.heap:
-            wake = slots.timers.arm()
-            if wake is not None:
-                actions.append(WakeAt(wake))
+        if slots.timers.heap and (wake := slots.timers.arm()) is not None:
+            actions.append(WakeAt(wake))
         return actions
 
     # -- events of attempts --------------------------------------------------------------------------------------------

@@ -337,7 +337,7 @@ def _open_step_accounts(nodes: Iterable[Node], group: Account | None, now: float
             continue
         node.account = account = open_account(node.step.budget, node.id, group, now, node.scope.level)
         if account is not None:
-            for payer in account.chain():
+            for payer in (account, *account.around):
                 if payer.deadline is not None:
                     payer.timed.append(node)
             if account is not group:  # the group's deadline is armed once, by its own account

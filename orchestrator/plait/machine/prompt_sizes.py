@@ -54,7 +54,7 @@ def prompt_size(node: Node, worker: WorkerState, known: int, *, ask: bool) -> Pr
         return op
     rate, tools = node.run.prompt_sizes.tokens_per_byte, _size_of_tools(op)
     tokens = sum(_length(part, rate) for part in parts) + math.ceil(tools * rate)
-    strict = node.account is not None and any(payer.budget.strict for payer in node.account.chain())
+    strict = node.account is not None and any(payer.budget.strict for payer in (node.account, *node.account.around))
     if strict:
         margin = max(0, sum(_length(part, 1) for part in parts) + tools - tokens) + _around(op)
     else:

@@ -477,7 +477,8 @@ class Account:
     budget: Budget
     owner: str
     """Whose budget it is, for messages."""
-    parent: Account | None
+    around: tuple[Account, ...] = ()
+    """The accounts around it, the innermost first: what is charged to it is charged to them."""
     deadline: float | None = None
     level: int = 0
     """Level of the scope of its steps."""
@@ -517,15 +518,6 @@ class Account:
     """Ready steps, by lane, that wait for something under this account to end."""
     timed: list[Node] = field(default_factory=list["Node"])
     """The steps under its deadline, in order of arrival; empty without a deadline."""
-
-    def chain(self) -> list[Account]:
-        """Return this account and those around it, innermost first."""
-        accounts: list[Account] = [self]
-        around = self.parent
-        while around is not None:
-            accounts.append(around)
-            around = around.parent
-        return accounts
 
 
 @dataclass(slots=True, eq=False)

@@ -349,9 +349,8 @@ class AsyncOrchestrator:
             run, at = os.urandom(16).hex(), driver.now()
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
-                large = planner.size() >= OFFLOAD_PLAN_STEPS
                 start = partial(self._expander.start, run, planner, brief, at)
-                event = await asyncio.to_thread(start) if large else start()
+                event = await asyncio.to_thread(start) if planner.size() >= OFFLOAD_PLAN_STEPS else start()
             else:
                 if not live.outside:
                     trust(plan)

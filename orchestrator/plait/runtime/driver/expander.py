@@ -151,7 +151,7 @@ class Expander:
         flow, brief = within or (opened.planner, opened.brief)
         assert isinstance(flow, Flow)
         account = machine.nodes[action.step].account
-        turns = account is not None and any(account_above.budget.turns is not None for account_above in account.chain())
+        turns = account is not None and any(a.budget.turns is not None for a in (account, *account.around))
         running = self.flows[action.step] = RunningFlow(flow, brief, action.step, action.attempt, self._revise, turns)
         return running
 
