@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 
+from plait.core.addresses import allow
 from plait.core.declarations import Fidelity
 from plait.core.interfaces import Defer, Pin, Policy
 from plait.core.ops import Ref, Text
@@ -17,6 +18,7 @@ __all__ = ["TrieOrder"]
 
 ADDRESS = "experiments._tools.trie_order:TrieOrder"
 """The policy's name in a request."""
+allow(ADDRESS)
 NAMES = {"trie-order": ADDRESS}
 """Addresses of the policies that plait does not have, by their names in rows."""
 PIECE_CHARS = 128

@@ -20,12 +20,12 @@ import pytest
 LIMITS = {
     "run": 736,
     "run, journal": 950,
-    "chain": 136,
-    "chain, journal": 185,
-    "fan": 103,
-    "fan, journal": 146,
-    "request": 206,
-    "request, journal": 280,
+    "chain": 144,
+    "chain, journal": 193,
+    "fan": 107,
+    "fan, journal": 150,
+    "request": 215,
+    "request, journal": 284,
     "token": 12.9,
     "token, journal": 13.8,
 }

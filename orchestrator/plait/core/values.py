@@ -156,9 +156,7 @@ def json_value(given: object, depth: int = 0, known: Mapping[Same, int] = Mappin
             items = cast("list[object]", given)
             if known and Same(items) in known:
                 return cast("JsonValue", given)
-            listed = [
-                item if type(item) is str and item.isascii() else json_value(item, depth + 1, known) for item in items
-            ]
+            listed = [json_value(item, depth + 1, known) for item in items]
             same = isinstance(given, list) and all(map(operator.is_, items, listed))
             return cast("JsonValue", given) if same else listed
         case _:

@@ -132,11 +132,7 @@ class Slots:
         node, worker = attempt.node, attempt.worker
         run = node.run
         known = usage
-        if usage is None:
-            usage = self._estimate_usage(attempt)
-        if attempt.tokens and usage.completion < attempt.tokens:
-            sources = usage.sources + _AT_LEAST  # the reports are a lower bound
-            usage = usage.model_copy(update={"completion": attempt.tokens, "sources": sources})
+        usage = self._complete_usage(attempt, usage)
         # From here on its reports are late: `attempts` no longer has it, so no event can reach it twice.
         attempt.state = "ended"
         del self._records.attempts[attempt.id]
@@ -181,6 +177,15 @@ class Slots:
         for payer in budgets.settle(account, attempt, charge, known, self._records.now):
             for lane in list(payer.held.heaps):  # a copy: a lane whose last step is taken leaves the mapping
                 self.ask_next(payer.held, lane)
+
+    def _complete_usage(self, attempt: Attempt, usage: Usage | None) -> Usage:
+        """Return the usage of an attempt: its worker's count, or an estimate, and at least what was reported."""
+        if usage is None:
+            usage = self._estimate_usage(attempt)
+        if attempt.tokens and usage.completion < attempt.tokens:
+            sources = usage.sources + _AT_LEAST  # the reports are a lower bound
+            usage = usage.model_copy(update={"completion": attempt.tokens, "sources": sources})
+        return usage
 
     def _estimate_usage(self, attempt: Attempt) -> Usage:
         """Return the usage of an attempt whose worker reported none."""

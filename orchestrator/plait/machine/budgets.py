@@ -150,8 +150,7 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
     hold: Account | None = None
     for payer in (account, *account.around):
         limit = payer.budget
-        ends = payer.deadline is not None or limit.attempts is not None or limit.cost is not None
-        if ends and (message := _exhausted(payer, now)):
+        if message := _exhausted(payer, now):
             return Refusal(message)
         if limit.width is not None and payer.running >= limit.width:
             hold = hold or payer
@@ -178,6 +177,8 @@ def admit(account: Account | None, ask: Ask, now: float, *, decided: bool = Fals
 
 def _exhausted(payer: Account, now: float) -> str:
     """Return a message if a limit of an account is used up whatever an attempt would generate, or an empty text."""
+    if not payer.calls:
+        return ""
     limit = payer.budget
     if payer.deadline is not None and now >= payer.deadline:
         return f"{payer.owner}: all {limit.seconds:g} seconds are used up; raise `seconds`"

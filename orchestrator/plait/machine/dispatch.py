@@ -94,13 +94,9 @@ class Dispatcher:
             self._refuse(node, as_failure(NoWorker(self._explain_no_worker(node))))
             return
         account = node.account
-        answer: budgets.Grant | budgets.Wait | budgets.Refusal | None
-        if node.place.lane == "call" and (account is None or not account.calls):
-            answer = budgets.CALL  # no limit concerns it, and there may be thousands of calls
-        else:
-            answer = self._admit(node, worker)
-            if answer is None:
-                return
+        answer = self._admit(node, worker)
+        if answer is None:
+            return
         if isinstance(answer, budgets.Grant):
             reason = ""
             if run.policies.placers or run.policies.admitters:
@@ -129,6 +125,8 @@ class Dispatcher:
         """Return the budgets' decision whether a step may start on a worker, or `None` if the worker has to count its
         prompt first."""
         account, op = node.account, node.step.op
+        if node.place.lane == "call" and (account is None or not account.calls):
+            return budgets.CALL  # no limit concerns it, and there may be thousands of calls
         if account is None or op.kind == "call":
             return budgets.admit(account, self.build_ask(node, worker, node.attempts.checkpoint), self._records.now)
         late = budgets.check_turns(node)

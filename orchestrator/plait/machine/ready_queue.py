@@ -325,19 +325,7 @@ class ReadyQueue:
         `None` as its worker. Return `None` if there is no such step."""
         busy = self._busy
         if len(busy) == 1 and len(self.shares) == 1:
-            # One share in one lane: nothing needs comparing. It stays listed even if nothing of it waits, until a
-            # second share comes.
-            (name,), (share,) = busy, self._waiting
-            waiting, lane = self._waiting[share], busy[name]
-            queue = waiting.lanes.get(name)
-            if not waiting.orders and (queue is None or not (queue.line or queue.heap)):
-                return None
-            worker = lane.least_loaded()
-            if (worker is None and lane.expected) or (node := waiting.pop(name)) is None:
-                return None
-            if worker is not None:
-                self._pool_of[worker.name].last[lane.call] = (share.call if lane.call else share.think).counter
-            return node, worker
+            return self._take_alone()
         room: dict[str, WorkerState | None] = {}
         first: dict[bool, _Lane] = {}
         for name, lane in list(busy.items()):
@@ -357,6 +345,21 @@ class ReadyQueue:
         share = min(first.values(), key=self._arrival).heap[0][3]
         ours = [lane.call for lane in first.values() if lane.heap[0][3] is share]
         return self._take(share, {name: worker for name, worker in room.items() if (name == "call") in ours})
+
+    def _take_alone(self) -> tuple[Node, WorkerState | None] | None:
+        """Do the work of `take` for one share in one lane, where nothing needs comparing. The share stays listed even
+        if nothing of it waits, until a second share comes."""
+        ((name, lane),) = self._busy.items()
+        ((share, waiting),) = self._waiting.items()
+        queue = waiting.lanes.get(name)
+        if not waiting.orders and (queue is None or not (queue.line or queue.heap)):
+            return None
+        worker = lane.least_loaded()
+        if (worker is None and lane.expected) or (node := waiting.pop(name)) is None:
+            return None
+        if worker is not None:
+            self._pool_of[worker.name].last[lane.call] = (share.call if lane.call else share.think).counter
+        return node, worker
 
     def _take(self, share: Share, room: Room) -> tuple[Node, WorkerState | None]:
         """Take out the first step of a share in the given lanes; one of them must have a step."""

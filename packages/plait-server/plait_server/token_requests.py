@@ -141,11 +141,15 @@ class TokenRequests:
         if isinstance(answer, list):  # an engine's
             fields.setdefault("model", worker.models[0])
             answer = await asyncio.to_thread(write_completion, fields, answer, worker.decode)
-        used = answer.get("usage") or {}
-        usage = Usage(prompt=used.get("prompt_tokens") or 0, completion=used.get("completion_tokens") or 0)
+        usage = _read_usage(answer)
         price = worker.prices.get(model or "") or worker.prices.get("")
         service.charge(user, usage.completion, 0.0 if price is None else price.of(usage))
         return JSONResponse(answer)
+
+
+def _read_usage(answer: Mapping[str, Any]) -> Usage:
+    used = answer.get("usage") or {}
+    return Usage(prompt=used.get("prompt_tokens") or 0, completion=used.get("completion_tokens") or 0)
 
 
 def _given(body: Body) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import weakref
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -51,7 +52,7 @@ from .handle import Handle, Questions, read_answer
 from .pool import Pool
 from .pricing import priced
 from .questions import OnAsk, QuestionQueue
-from .request_preparation import Briefs, Live, ToolLike, of_kind
+from .request_preparation import Briefs, Live, ToolLike, apart, of_kind
 from .worker_factory import bound_load, build_workers, fit_model, handed_over, started, tools as build_tools
 
 __all__ = ["AsyncOrchestrator", "Handle", "ToolLike", "read_answer"]
@@ -340,27 +341,23 @@ class AsyncOrchestrator:
                 await asyncio.sleep(0)
                 self._turn = perf_counter()
             brief = self._briefs.brief(request, live, planned=plan is not None)
-            driver = self._driver
-            if driver is None or self._closed or self._starting.locked():
-                driver = await self._started()
+            driver = await self._started()
             if not self._records.off:
                 self._records.check(driver.recorder)
             driver.admit()
-            run, at = os.urandom(16).hex(), driver.now()
+            run, at = secrets.token_hex(16), driver.now()
             if plan is None:
                 planner = live.planner or self.plugins.planner(brief.request.planner)
-                start = partial(self._expander.start, run, planner, brief, at)
-                event = await asyncio.to_thread(start) if planner.size() >= OFFLOAD_PLAN_STEPS else start()
+                large = planner.size() >= OFFLOAD_PLAN_STEPS
+                event = await apart(large, self._expander.start, run, planner, brief, at)
             else:
                 if not live.outside:
                     trust(plan)
-                large = len(plan.steps) >= OFFLOAD_PLAN_STEPS
-                plan = await asyncio.to_thread(revised, plan, brief) if large else revised(plan, brief)
+                plan = await apart(len(plan.steps) >= OFFLOAD_PLAN_STEPS, revised, plan, brief)
                 event = Submitted(at=at, run=run, request=brief.request, plan=plan)
                 self._expander.add_complete_plan(run, brief)
             try:
-                check = partial(self._briefs.check, event.plan, brief)
-                await asyncio.to_thread(check) if len(event.plan.steps) >= OFFLOAD_PLAN_STEPS else check()
+                await apart(len(event.plan.steps) >= OFFLOAD_PLAN_STEPS, self._briefs.check, event.plan, brief)
             except BaseException:
                 self._expander.forget(run)
                 raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic import JsonValue
 
@@ -32,6 +33,7 @@ _SCALARS = frozenset((str, int, float, bool, NoneType))
 _FIELDS = frozenset((*Request.model_fields, "tokens", "seconds"))
 _MOST_SHARED = 64
 """Arguments of requests that are remembered."""
+P = ParamSpec("P")
 T = TypeVar("T")
 ToolLike = Tool[..., Any] | Callable[..., Any]
 Own = Callable[..., Any]
@@ -78,6 +80,11 @@ def of_kind(name: str, given: object, kind: type[T] | Any, example: str) -> T:
     if not isinstance(given, kind):
         raise UsageError(f"{name}={given!r:.80} is no {getattr(kind, '__name__', kind)}: write {example}")
     return cast("T", given)
+
+
+async def apart(large: bool, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """Call a function, on a thread if it would block the event loop for too long."""
+    return await asyncio.to_thread(work, *args, **named) if large else work(*args, **named)
 
 
 def build_request(given: object, fields: Mapping[str, Any], hand_over: HandOver) -> tuple[Request, Live]:

@@ -355,9 +355,8 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     """Return a plan whose model calls have the request's model, salt, messages, functions and `generation`, unless they
     set their own."""
     # Fields of the answer alone are left out: the planner has them in its options.
-    asked = request.generation
-    generation = {} if asked is _NONE_ASKED else _without(set_fields(asked), ANSWER_FIELDS)
-    plain = _without(generation, _IN_CHATS) if generation else {}
+    generation = _read_generation(request)
+    plain = _without(generation, _IN_CHATS)
     apart = request.rights.apart
     if request.model is None and not (request.salt or request.messages or request.tools or generation or apart):
         return plan
@@ -383,7 +382,14 @@ def with_defaults(plan: Plan, request: Request) -> Plan:
     return plan.model_copy(update={"steps": tuple(map(completed, plan.steps))})
 
 
-_NONE_ASKED = Request.model_fields["generation"].default
+_NO_GENERATION = Request.model_fields["generation"].default
+
+
+def _read_generation(request: Request) -> dict[str, object]:
+    """Return the fields of a request's `generation` that its model calls take."""
+    if request.generation is _NO_GENERATION:  # as in most requests
+        return {}
+    return _without(set_fields(request.generation), ANSWER_FIELDS)
 
 
 def _without(fields: Mapping[str, object], names: Collection[str]) -> dict[str, object]:

@@ -173,7 +173,7 @@ class Engine(CallbackWorker):
             report.push(Result(value="", finish="cancelled"))
 
     async def forward(self, path: str, fields: Mapping[str, Any]) -> dict[str, Any] | list[Any] | Failure:
-        """Return what `/tokenize`, `/detokenize` or `/tokenizer_info` of vLLM's server returns, or vLLM's outputs of
+        """Return the answer of `/tokenize`, `/detokenize` or `/tokenizer_info` of vLLM's server, or vLLM's outputs of
         `completions`, one for each prompt."""
         if (core := self._core) is None or self.lost:
             return as_failure(WorkerLost(self.lost or f"the engine {self.name!r} is not running"))

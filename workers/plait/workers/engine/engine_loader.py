@@ -142,4 +142,7 @@ def arguments(spec: EngineOptions, model: str, kv: int | None, gpu: bool, rank: 
         "max_loras": len(spec.lora) + 1 if rank else None,
         "max_lora_rank": rank,
     }
-    return given | {name: value for name, value in spec.engine_args.items() if gpu or name != "device_ids"}
+    given |= spec.engine_args
+    if not gpu:  # of several engines each is given GPUs of its own
+        given.pop("device_ids", None)
+    return given
