@@ -236,7 +236,7 @@ class Machine:
     def reads(self, attempt: int, most: int) -> int:
         """Return the approximate number of characters that joins read when an attempt's step ends, up to `most`."""
         live = self.attempts.get(attempt)
-        return 0 if live is None else read_after(live.node, most)
+        return read_after(live.node, most) if live is not None and live.node.dependants else 0
 
     def find_finished(self, run: str) -> Run | None:
         """Return the records of a run that finished in the last `handle`."""
