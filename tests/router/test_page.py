@@ -35,14 +35,15 @@ async def test_the_command_passes_requests_on() -> None:
         process = await asyncio.create_subprocess_exec(*run, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
-            address = re.search(rb"http://[\d.]+:\d+", await process.stdout.readline())
+            line = await asyncio.wait_for(process.stdout.readline(), 120)
+            address = re.search(rb"http://[\d.]+:\d+", line)
             assert address is not None
             url = f"{address[0].decode()}/v1/models"
             with await asyncio.to_thread(urllib.request.urlopen, url, timeout=60) as answer:
                 assert answer.status == 200
         finally:
             process.terminate()
-            await process.communicate()
+            await asyncio.wait_for(process.wait(), 120)
 
 
 def test_the_options_of_the_verl_sample_are_options_of_the_router() -> None:

@@ -50,7 +50,7 @@ class Gateway:
             yield
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks, timeout=CONNECT_TIMEOUT_S)  # bounded: SIGTERM always ends the process
 
     async def _follow(self, url: str, address: str) -> None:
         import msgspec
