@@ -1,4 +1,4 @@
-"""A name that is not public is no attribute of the package."""
+"""Packages offer their public names alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ import plait.core
 
 
 @pytest.mark.parametrize("module", [plait, plait.core], ids=lambda module: module.__name__)
-def test_a_name_that_is_not_public_is_no_attribute(module: Any) -> None:
+def test_another_name_raises_an_attribute_error(module: Any) -> None:
     with pytest.raises(AttributeError, match="Thinker"):
         _ = module.Thinker

@@ -86,7 +86,7 @@ def test_the_learnt_window_is_the_expectile_of_what_was_kept() -> None:
     for tau in (0.2, 0.5, 0.9):
         learned, rng, ends = LearnedWindow(tau), Random(2), list[float]()
         for number in range(20_000):
-            learned.facts = [10.0, 0.0, 0.0]
+            learned.features = [10.0, 0.0, 0.0]
             learned.weights[1:] = [0.0, 0.0]
             learned.learn(rng.choice([1, 2, 6]), 8)
             if number > 1_000:

@@ -89,6 +89,6 @@ async def test_a_process_knows_what_the_others_run_until_they_die(store: str) ->
         assert sent == ["two"], "the others run three on the first"
         own = [json.loads(note.payload) async for note in db.notifies(timeout=1) if '"b"' not in note.payload]
         assert {pool for pool, _, _ in own} == {"shared"}
-        assert {0, 1} <= {attempts.get("two") for _, _, attempts in own}, "it has told of its run, and of its end"
+        assert {0, 1} <= {attempts.get("two") for _, _, attempts in own}, "it has reported its run, and the end of it"
         while known["one"].elsewhere:  # it reports no more, and counts as dead
             await asyncio.sleep(0.05)

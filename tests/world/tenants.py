@@ -415,7 +415,7 @@ class Tenants:
                 writer.transport.abort()
 
     async def _long_stream(self, server: str, name: str, rate: int = 0) -> asyncio.StreamWriter | None:
-        """Ask for a long stream of which so many bytes are read in a second."""
+        """Ask for a long stream, and read `rate` bytes of it a second."""
         host, port = self.world.hosts.address(server), 8100
         body = json.dumps(
             {"model": "q", "stream": True, "messages": [{"role": "user", "content": "SAY:9000:word :YAS"}]}

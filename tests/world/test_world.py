@@ -9,7 +9,7 @@ was kept. `WORLD_FAULTS` and
 
     WORLD_FAULTS=500 WORLD_SECONDS=3600 WORLD_SEED=7 python -m pytest tests/world -m slow -s
 
-are 500 faults over an hour of load: `WORLD_SECONDS` spreads the faults over at least so many seconds. Without these
+are 500 faults over an hour of load: `WORLD_SECONDS` spreads the faults over at least that time. Without these
 words the test has 100 faults in ten minutes. `WORLD_KINDS=tools,host` draws from these kinds alone.
 
 `python -m tests.counts world` has 500 in slices, each in a world of its own.
@@ -222,7 +222,7 @@ def is_lost(name: str, said: dict[str, Any], found: Findings, made: dict[str, Co
 
 
 def live(world: TenantWorld, count: int, seed: int, seconds: float) -> dict[str, Any]:
-    """Let faults happen over so many seconds while the tenants are at work, hold the promises at each, and return the
+    """Let `count` faults happen over `seconds` while the tenants are at work, hold the promises at each, and return the
     figures."""
     dice = random.Random(seed)
     figures: Counter[str] = Counter()
@@ -304,7 +304,7 @@ def live(world: TenantWorld, count: int, seed: int, seconds: float) -> dict[str,
 
 
 def tried(count: int, seed: int, seconds: float = 0.0) -> dict[str, Any]:
-    """Live through faults over so many seconds, hold what has to hold in the end, and return the figures."""
+    """Live through `count` faults over `seconds`, check what has to hold in the end, and return the figures."""
     with tempfile.TemporaryDirectory(prefix="plait-world-", ignore_cleanup_errors=True) as folder:
         figures = live(TenantWorld(Path(folder), binaries()), count, seed, seconds)
     sys.stdout.write("\n" + "\n".join(f"{name}: {value}" for name, value in figures.items()) + "\n")

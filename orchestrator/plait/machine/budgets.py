@@ -96,6 +96,7 @@ class _Limit(NamedTuple):
 
 
 _OF_CALLS = frozenset({"seconds", "attempts", "width", "cost"})
+"""Limits that may keep a call from starting."""
 
 
 def open_account(

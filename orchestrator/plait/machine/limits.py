@@ -83,7 +83,7 @@ class LimitEnforcer:
             for payer in (node.account, *node.account.around) if node.account is not None else ():
                 payer.lengths |= budget.tokens is not None
                 payer.thinking |= budget.thinking_tokens is not None
-                payer.calls = True  # or so it may be: each start then looks
+                payer.calls = True  # the new limit may be one of calls: each start checks it
         if budgets.reached_limit_message(account):
             self.cut(account)
         # A higher limit has no event of its own that would wake the steps behind the old one.

@@ -269,7 +269,7 @@ async def test_one_program_runs_two_engines_without_ray(tiny_model: Path) -> Non
         assert all(engine.stats()["steps"] > 0 for engine in engines)
         os.kill(process_id(engines[0]), signal.SIGKILL)
         answer = await orchestrator.run(words(3, 6), planner="sample:n=8,answer.max_tokens=20")
-        assert answer.unwrap() is not None, "the other engine goes on"
+        assert answer.unwrap() is not None, "the other engine still answers"
 
 
 @pytest.mark.own_engine

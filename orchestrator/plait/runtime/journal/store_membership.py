@@ -175,13 +175,14 @@ class ProcessMember:
 
     def _exchange_load(self, db: psycopg.Connection[Any], now: float) -> None:
         """Pass on the others' load if it has changed, and report this process's; all of it after each heartbeat."""
-        if self.load is None:
+        load = self.load  # another thread takes it away at the end
+        if load is None:
             return
         self._others = {name: known for name, known in self._others.items() if now - known[0] < self.lease}
         before, self._sums = self._sums, Counter[str]()
         for _, attempts in self._others.values():
             self._sums.update(attempts)
-        own = Counter(self.load(dict(self._sums) if self._sums != before else None))
+        own = Counter(load(dict(self._sums) if self._sums != before else None))
         report = json.dumps([self.pool, self.id, dict(own.most_common(400))])  # a notification has up to 8,000 bytes
         if report != self._reported:
             self._reported = report

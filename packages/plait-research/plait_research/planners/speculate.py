@@ -80,7 +80,7 @@ class Speculate(ToolTurns):
         gt=0,
         lt=1,
         description="Learn how far to draft from the rounds so far, in place of `price`. A round that went further "
-        "than foreseen weighs this much, another the rest of 1: above .5 it drafts more, sooner and at more tokens.",
+        "than predicted weighs this much, another the rest of 1: above .5 it drafts more, sooner and at more tokens.",
     )
     rounds: Rounds = 32
 
@@ -215,28 +215,29 @@ class SpeculationRecord:
 
 @dataclass(slots=True)
 class LearnedWindow:
-    """The steps that a round is foreseen to keep, by a linear regression on the rounds before: the last one and a mean
-    in which it counts a fifth. Its loss is |expectile - [u < 0]| u^2, for u = kept - foreseen (arXiv 2509.01920)."""
+    """Predicts the steps that a round keeps, by a linear regression on the last round and a moving average in which it
+    counts a fifth. The loss is |expectile - [u < 0]| u^2, for u = kept - predicted (arXiv 2509.01920)."""
 
     expectile: float
-    facts: list[float] = field(default_factory=lambda: [1.0, 0.0, 0.0])
+    features: list[float] = field(default_factory=lambda: [1.0, 0.0, 0.0])
     weights: list[float] = field(default_factory=lambda: [2.0, 0.0, 0.0])
 
-    def foresee(self) -> float:
-        """Return the steps that the next round is foreseen to keep."""
-        return sum(weight * fact for weight, fact in zip(self.weights, self.facts, strict=True))
+    def predict(self) -> float:
+        """Return the predicted number of steps that the next round keeps."""
+        return sum(weight * feature for weight, feature in zip(self.weights, self.features, strict=True))
 
     def choose(self, most: int) -> int:
         """Return the number of steps of the next round; at least one is drafted, or nothing would be learnt."""
-        return min(most, max(2, round(self.foresee())))
+        return min(most, max(2, round(self.predict())))
 
     def learn(self, kept: int, window: int) -> None:
         """Learn from a round. One whose steps were all kept would have kept at least one more."""
         label = kept + (kept >= window)
-        miss = label - self.foresee()
-        share = 0.5 * (self.expectile if miss > 0 else 1 - self.expectile) * miss / sum(fact**2 for fact in self.facts)
-        self.weights = [weight + share * fact for weight, fact in zip(self.weights, self.facts, strict=True)]
-        self.facts = [1.0, float(label), self.facts[2] + 0.2 * (label - self.facts[2])]
+        error = label - self.predict()
+        weight_of_error = self.expectile if error > 0 else 1 - self.expectile
+        share = 0.5 * weight_of_error * error / sum(feature**2 for feature in self.features)
+        self.weights = [weight + share * feature for weight, feature in zip(self.weights, self.features, strict=True)]
+        self.features = [1.0, float(label), self.features[2] + 0.2 * (label - self.features[2])]
 
 
 def best_window(

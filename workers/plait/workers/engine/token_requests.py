@@ -43,7 +43,9 @@ def answer_tokenizer(path: str, fields: Mapping[str, Any], prompter: Prompter, m
     if path == "/detokenize":
         return {"prompt": prompter.text(fields.get("tokens", ()))}
     if path == "/tokenizer_info":
-        settings = {name: value for name, value in tokenizer.init_kwargs.items() if not name.endswith("_file")}
+        # As vLLM's server answers, and without `name_or_path`, a folder of this machine.
+        hidden = [name for name in tokenizer.init_kwargs if name.endswith("_file")] + ["name_or_path"]
+        settings = {name: value for name, value in tokenizer.init_kwargs.items() if name not in hidden}
         settings |= {"tokenizer_class": type(tokenizer).__name__, "chat_template": prompter.template or None}
         return json.loads(json.dumps(settings, default=lambda value: getattr(value, "content", str(value))))
     ids = list(itertools.chain.from_iterable(read_prompts(fields, prompter)))
