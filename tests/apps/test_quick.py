@@ -60,11 +60,18 @@ def test_the_commands_that_it_prints_work(plait: Plait, script: Any) -> None:
 def test_where_nothing_is_right_it_says_what_was_read_and_how_to_go_on(plait: Plait, script: Any) -> None:
     replies = script({"when": "Answer: X", "text": "Answer: 42"}, {"text": "It is forty-two, I think."})
     done = plait("eval", "--quick", csv("q", "a"), "--script", replies)
+    assert "single solved none: the other strategies were not run" in done.err and "sample:n=5: " not in done.err
     assert "Row 1 wants '42'; the answer read is 'It is forty-two, I think.'" in done.out
     (option,) = [shlex.split(line) for line in done.out.splitlines() if line.startswith("  --planner ")]
     again = plait("eval", "--quick", "mine.csv", "--script", replies, *option)
     assert " on 3 of 3 plain:equal=number problems" in again.out and "2 (66.7 %" in again.out
     assert "No answer is right" not in again.out
+    wrong = plait("eval", "--quick", "mine.csv", "--script", script("Seven."), *option)
+    assert "No answer is right" in wrong.out and "--planner" not in wrong.out, "it does not advise what was done"
+    both = plait(
+        "eval", "mine.csv", "--quick", "--script", script("Seven."), "--planner=single", "--planner=sample:n=2"
+    )
+    assert "sample:n=2: 3 of 3: 0 solved" in both.err, "strategies that are named are all run"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,12 +14,14 @@ from plait.core.errors import (
     ConfigError,
     ContextOverflow,
     DependencyFailed,
+    EngineError,
     NotAllowed,
     NoWorker,
     Overloaded,
     PlaitError,
     PlannerError,
     Rejected,
+    ToolError,
     UsageError,
     WorkerLost,
 )
@@ -38,7 +41,14 @@ _CODES = {401: "invalid_api_key", 403: "not_allowed", 404: "not_found", 409: "co
 """Of errors that have no code of their own."""
 RETRY_AFTER_S = 5
 """Seconds after which a request that met trouble of the server may be sent again."""
-_BUSY = (NoWorker.__name__, WorkerLost.__name__)
+_UPSTREAM = {
+    NoWorker.__name__: "no upstream answers for this model",
+    WorkerLost.__name__: "the connection to the model's server broke",
+    Overloaded.__name__: "the model's server is overloaded",
+    EngineError.__name__: "the model's server failed",
+}
+"""What clients read of an upstream's failure. The failure's own message may have addresses and is only in the log."""
+_ADDRESS = re.compile(r"https?://[^\s'\"<>]*[^\s'\"<>.,:;)]")
 
 
 class ApiError(Exception):
@@ -137,11 +147,13 @@ def _of_validation(error: ValidationError) -> ApiError:
 
 def of_failure(failure: Failure, causes: Iterable[Failure] = ()) -> ApiError:
     """Return the answer for a run that ended without a value; `causes`: what its steps failed of by themselves."""
-    again = failure.retryable or failure.lost or failure.kind in _BUSY
     kinds = {cause.kind for cause in causes} if failure.kind == DependencyFailed.__name__ else set[str]()
     kind = kinds.pop() if len(kinds) == 1 else failure.kind
-    if kind == NoWorker.__name__:
-        return unavailable("no upstream answers for this model")
+    again = failure.retryable or failure.lost or kind in _UPSTREAM.keys() - {EngineError.__name__}
+    if (known := _UPSTREAM.get(kind)) is not None:
+        unanswered = ApiError(500, f"{known}; this server's log has the reason", code=failure.code, retry=False)
+        return unavailable(known) if again else unanswered
+    message = failure.message if kind == ToolError.__name__ else _ADDRESS.sub("the upstream", failure.message)
     status = 503 if again else 400 if kind in (Rejected.__name__, ContextOverflow.__name__) else 500
     headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
-    return ApiError(status, f"{failure.message} ({failure.kind})", code=failure.code, retry=again, headers=headers)
+    return ApiError(status, f"{message} ({failure.kind})", code=failure.code, retry=again, headers=headers)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import tempfile
 import time
 from collections.abc import Sequence
 
 from plait.core.errors import ConfigError
-from plait.core.events import Action, Event, WorkerDown, WorkerUp
+from plait.core.events import Action, Event, Failed, WorkerDown, WorkerUp
 from plait.core.interfaces import Worker
 from plait.machine import Machine
 from plait.runtime.journal.connection import connected
@@ -26,6 +27,8 @@ from .tenants import Tenants
 log = logging.getLogger("plait.serve")
 
 PROBE_INTERVAL_S = 2.0
+_WARNING_INTERVAL_S = 60.0
+"""Seconds between two warnings of one kind of failure of the upstreams."""
 _PROBE_BYTES = 1 << 20
 """Bytes written to see whether a disk has room: a few runs' worth."""
 
@@ -49,6 +52,8 @@ class ServerHealth:
         self._probing: asyncio.Task[None] | None = None
         self._store_fails = False
         self._said_unsalted = False
+        self._warned: dict[str, float] = {}
+        """By kind of failure of an upstream: when it was logged."""
 
     def __call__(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
         """Take one event of the driver's."""
@@ -61,6 +66,11 @@ class ServerHealth:
             if (since := self._away.pop(event.worker, None)) is not None:
                 log.warning("upstream %s answers again after %.0f s", event.worker, time.monotonic() - since)
             self._warn_unsalted()
+        elif isinstance(event, Failed) and event.failure.kind in ("EngineError", "Overloaded"):
+            now, kind = time.monotonic(), event.failure.kind
+            if now - self._warned.get(kind, -math.inf) >= _WARNING_INTERVAL_S:
+                self._warned[kind] = now
+                log.warning("a request to an upstream has failed (%s): %s", kind, event.failure.message)
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from plait.runtime.runlog import RunLog, RunRecord
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _KINDS = ("prompt", "cached", "completion", "cancelled")
-_ERRORS = ("EngineError", "Rejected", "ContextOverflow", "WorkerLost", "CutInThoughts", "CutInForm")
+_ERRORS = ("EngineError", "Overloaded", "Rejected", "ContextOverflow", "WorkerLost", "CutInThoughts", "CutInForm")
 _STATUSES = (200, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503)
 
 
@@ -62,7 +62,7 @@ class Metrics:
         for end in ("succeeded", "failed", "stopped", "lost"):
             self._attempts.labels(end)
         for worker in self._workers:
-            for kind in ("EngineError", "WorkerLost"):
+            for kind in ("EngineError", "Overloaded", "WorkerLost"):
                 self._errors.labels(worker.name, kind)
         ready = Gauge("plait_ready", "Whether the server can serve", registry=made)
         ready.set_function(lambda: float(is_ready()))

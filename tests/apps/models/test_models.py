@@ -87,12 +87,17 @@ def converter() -> None:
 
 
 @pytest.mark.usefixtures("converter")
-def test_a_converted_file_is_the_same_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_converted_file_is_the_same_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoTokenizer
 
     theirs = written(tmp_path / "small.gguf")
+    parsed, reader = [], gguf.GGUFReader
+    monkeypatch.setattr(gguf, "GGUFReader", lambda path: parsed.append(path) or reader(path))
     convert(tmp_path / "small.gguf", tmp_path / "out")
+    assert len(parsed) == 1, "the file is parsed once"
     assert capfd.readouterr().err == "", "no bars and no advice where no terminal is"
     (shard,) = (tmp_path / "out").glob("*.safetensors")
     ours = load_file(shard)

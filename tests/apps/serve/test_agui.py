@@ -146,7 +146,7 @@ async def test_whose_run_it_is_answers_and_nobody_allows_a_call_of_its_own(serve
 async def test_a_failure_is_a_run_error(serve: Any) -> None:
     async with serve(Reply(text="no memory", finish="error")) as served:
         events = await post(served)
-        assert kinds(events)[-1] == "RUN_ERROR" and "no memory" in events[-1].message
+        assert kinds(events)[-1] == "RUN_ERROR" and "the model's server failed" in events[-1].message
 
 
 async def test_without_the_package_it_says_what_to_install(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

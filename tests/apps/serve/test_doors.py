@@ -219,9 +219,9 @@ async def test_errors_are_anthropics_exceptions(serve: Any, claude: Any) -> None
     ask: Any = {"model": "q", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     async with serve(Reply(text="no memory", finish="error")) as served:
         client = claude(served)
-        with pytest.raises(anthropic.InternalServerError, match="no memory"):
+        with pytest.raises(anthropic.InternalServerError, match="the model's server failed"):
             await client.messages.create(**ask)
-        with pytest.raises(anthropic.APIError, match="no memory"):
+        with pytest.raises(anthropic.APIError, match="the model's server failed"):
             async with client.messages.stream(**ask) as stream:
                 await stream.get_final_message()
 

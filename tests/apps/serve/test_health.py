@@ -255,6 +255,36 @@ async def test_attempts_and_errors_of_upstreams_are_counted(serve: Any) -> None:
     assert value_of(metrics, 'plait_upstream_errors_total{kind="EngineError",worker="http"}') == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "options", "expected"),
+    [
+        (429, {}, 503),
+        (503, {}, 503),
+        (500, {}, 500),
+        (401, {}, 500),
+        (429, {"plait": {"budget": {"seconds": 0.5}}}, 500),
+        (429, {"plait": {"planner": "sample:n=3"}}, 503),
+        (422, {}, 400),
+    ],
+)
+async def test_an_upstream_that_fails_is_told_to_the_operator_and_not_to_the_client(
+    status: int, options: Any, expected: int, serve: Any, warnings: Any
+) -> None:
+    async with FakeServer() as server:
+        limits = {"retries": 50 if options.get("plait", {}).get("budget") else 0}
+        async with (
+            serve(workers=[upstream(server, **limits)]) as served,
+            httpx.AsyncClient(base_url=served.url) as http,
+        ):
+            server.faults.extend(Fault(status=status, message=f"quota at {server.url}/inner") for _ in range(60))
+            for _ in range(2):
+                failed = await http.post("/v1/chat/completions", json=ASK | options, timeout=60)
+                assert failed.status_code == expected, failed.text
+                assert "127.0.0.1" not in failed.text and "localhost" not in failed.text, failed.text
+                assert ("retry-after" in failed.headers) == (expected == 503)
+    assert len(warnings("a request to an upstream has failed")) == int(expected != 400)
+
+
 async def test_a_retried_stream_does_not_repeat_its_text(serve: Any) -> None:
     """The client has text of an attempt that failed: the rest of the next attempt comes if it continues that text."""
     first = "alpha beta gamma delta"

@@ -133,7 +133,8 @@ def run_graded(sources: Sequence[str], grading: Grading, config: Config, request
     with opened(as_json) as output, writable(grading.out) as file:
         _print_notes(sources[0], graded, warnings, output)
         tallies = {name: EvalCounts() for name in asked}
-        cancelled, start = evaluated(config, graded.problems, asked, grading.concurrency, tallies, output)
+        quick = grading.quick and not grading.planner
+        cancelled, start = evaluated(config, graded.problems, asked, grading.concurrency, tallies, output, quick)
         _write_records(file, tallies)
         about = _about(graded, cancelled, start, warnings)
         summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]
@@ -244,8 +245,8 @@ def _print_advice(
 ) -> None:
     """Print next steps: if no answer is right, and after `--quick`."""
     if not any(tally.solved for tally in tallies.values()):
-        _explain_nothing_right(next(iter(tallies.values())), task, output)
-    if quick:
+        _explain_nothing_right(tallies, task, output)
+    elif quick:
         _print_next(source, columns, _best(tallies), output)
 
 
@@ -254,15 +255,16 @@ def _best(tallies: Mapping[str, EvalCounts]) -> str:
     return max(tallies, key=lambda name: (tallies[name].solved, -tallies[name].usage.completion))
 
 
-def _explain_nothing_right(tally: EvalCounts, task: Plugin, output: Output) -> None:
+def _explain_nothing_right(tallies: Mapping[str, EvalCounts], task: Plugin, output: Output) -> None:
     """Show the extracted answers: if no planner is right, the model usually wraps the answer in a sentence."""
-    row = next((tally.records[place] for place in sorted(tally.records) if tally.records[place]["answer"]), None)
+    records = next(iter(tallies.values())).records
+    row = next((records[place] for place in sorted(records) if records[place]["answer"]), None)
     if row is None:
         return
     read = " ".join(as_text(row["answer"]).split())
     shown = f"{read[:77]}…" if len(read) > 78 else read
     lines = [f"No answer is right. Row {row['row'] + 1} wants {row['want']!r}; the answer read is {shown!r}."]
-    if task.name == "plain":
+    if task.name == "plain" and _ANSWER_FORM not in tallies:
         lines.append("The answer is the text after `Answer:`, else the whole text. To ask the model for that line:")
         lines.append(f"  --planner {shlex.quote(_ANSWER_FORM)}")
     for line in lines:

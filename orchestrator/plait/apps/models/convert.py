@@ -7,6 +7,7 @@ import sys
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from ...core.errors import UsageError
 
@@ -21,7 +22,7 @@ def convert(file: Path, folder: Path) -> None:
     """
     try:
         import accelerate  # noqa: F401  # pyright: ignore[reportMissingImports]  # transformers reads by both
-        import gguf  # noqa: F401
+        import gguf
         from safetensors.torch import save_file
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
@@ -33,7 +34,8 @@ def convert(file: Path, folder: Path) -> None:
     bars = sys.stderr if sys.stderr.isatty() else io.StringIO()  # in a log they would be hundreds of lines
     try:
         source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        with redirect_stderr(bars):
+        parsed = gguf.GGUFReader(file)  # once: transformers would parse it for config, tokenizer and weights
+        with redirect_stderr(bars), patch.object(gguf, "GGUFReader", lambda _: parsed):
             tokenizer = AutoTokenizer.from_pretrained(**source)
             model = AutoModelForCausalLM.from_pretrained(**source, dtype="bfloat16")
     except Exception as error:  # the library raises whatever it stumbles over

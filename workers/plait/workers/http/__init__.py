@@ -21,7 +21,7 @@ from .._shared.batch_streams import CallbackWorker, Reporter
 from .._shared.kv_events import KvEvents
 from .._shared.options import build_options, takes
 from .connection import DEFAULT_KEY_VARIABLE, ResponseLimits, ServerConnection
-from .flow_control import ConcurrencyLimiter
+from .flow_control import OVERLOADED, ConcurrencyLimiter
 from .options import DEFAULT_SLOTS, HttpOptions, check_address
 from .request_body import ServerError
 from .request_sender import REPORT_TOKENS, LiveJob, RequestSender, log
@@ -219,7 +219,7 @@ class Http(CallbackWorker):
                 answer = await connection.get(url, limit_s)
             outcome = "served"
         except ServerError as error:
-            outcome = "overloaded" if error.status in (429, 503) else "neither"
+            outcome = "overloaded" if error.status in OVERLOADED else "neither"
             if error.status in (404, 405) and path.startswith("/"):
                 error = ServerError(f"{url} does not exist: this server has no {path}", status=400)
             return self._build_failure(error, server)
@@ -318,7 +318,8 @@ class Http(CallbackWorker):
         message = server.connection.redact(message)
         if error.status in _REJECTED_STATUSES and not error.retryable:
             return as_failure((ContextOverflow if _CONTEXT_EXCEEDED.search(message) else Rejected)(message))
-        return Failure(kind="EngineError", message=message, retryable=error.retryable)
+        kind = "Overloaded" if error.status in OVERLOADED else "EngineError"
+        return Failure(kind=kind, message=message, retryable=error.retryable)
 
     # --- the server ---
 

@@ -33,6 +33,7 @@ from .._programs import (
 )
 from .line_search import LineSearch
 from .programs import (
+    INPUT,
     INPUTS,
     Candidate,
     Evidence,
@@ -60,20 +61,7 @@ TESTS = """{question}
 Do not solve it. Write up to {count} tests for it, one a line, each as JSON: {"args": [arguments], "want": result}
 """
 SOURCE_INPUTS = INPUTS.replace("[arguments]", '["standard input"]')
-DIFFERENCE = """{question}
-
-Two solutions:
-
-```python
-{a}
-```
-
-```python
-{b}
-```
-
-Write one test on which they differ, as one line of JSON: {"args": [arguments], "want": the right result}
-"""
+DIFFERENCE = INPUT.replace("one input", "one test").replace("[arguments]", '[arguments], "want": the right result')
 
 
 class CodeSearch(Flow):

@@ -156,8 +156,8 @@ class Threads(Planner):
         memo = Memo.model_validate(step.state or {})
         place = LegPlace(memo.path, memo.round)
         if step.role == "join":
-            return _JoinReader(self, place, step, memo, brief)
-        return _LegReader(self, place, memo, brief)
+            return _EndReader(lambda result: self.resume(place, step, memo, result, brief))
+        return _EndReader(lambda result: self.patch(place, memo, result, brief))
 
     def patch(self, place: LegPlace, memo: Memo, result: Result, brief: PlanningContext) -> Plan | None:
         """Return the threads, the join and the next leg for the spawn list at a leg's end, or `None` without a list."""
@@ -348,33 +348,13 @@ class Threads(Planner):
 
 
 @dataclass(frozen=True, slots=True)
-class _LegReader:
-    """Reads a leg at its end, since a thread may need its parent's whole context."""
+class _EndReader:
+    """Reads a leg or a join at its end, since a thread may need its parent's whole context."""
 
-    planner: Threads
-    place: LegPlace
-    memo: Memo
-    brief: PlanningContext
+    read: Callable[[Result], Plan | None]
 
     def feed(self, delta: str) -> Sequence[Plan]:
         return ()
 
     def close(self, result: Result) -> Plan | None:
-        return self.planner.patch(self.place, self.memo, result, self.brief)
-
-
-@dataclass(frozen=True, slots=True)
-class _JoinReader:
-    """Reads a join's text."""
-
-    planner: Threads
-    place: LegPlace
-    step: Step
-    memo: Memo
-    brief: PlanningContext
-
-    def feed(self, delta: str) -> Sequence[Plan]:
-        return ()
-
-    def close(self, result: Result) -> Plan | None:
-        return self.planner.resume(self.place, self.step, self.memo, result, self.brief)
+        return self.read(result)
