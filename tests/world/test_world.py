@@ -165,7 +165,7 @@ def ends(world: TenantWorld, accepted: dict[str, str]) -> dict[str, dict[str, An
                 if found[name]["status"] not in ("queued", "in_progress", "status 429", "status 503"):
                     del left[name]
             time.sleep(0.2)
-    return found | {name: {"status": "never ended"} for name in left}
+    return found | {name: {"status": "never ended", "last": found.get(name)} for name in left}
 
 
 def lost_completions(

@@ -27,8 +27,7 @@ from .tenants import Tenants
 log = logging.getLogger("plait.serve")
 
 PROBE_INTERVAL_S = 2.0
-_WARNING_INTERVAL_S = 60.0
-"""Seconds between two warnings of one kind of failure of the upstreams."""
+_WARNING_INTERVAL_S = 60.0  # between two warnings of one kind of failure of the upstreams
 _PROBE_BYTES = 1 << 20
 """Bytes written to see whether a disk has room: a few runs' worth."""
 
@@ -52,8 +51,7 @@ class ServerHealth:
         self._probing: asyncio.Task[None] | None = None
         self._store_fails = False
         self._said_unsalted = False
-        self._warned: dict[str, float] = {}
-        """By kind of failure of an upstream: when it was logged."""
+        self._warned: dict[str, float] = {}  # by kind of failure of an upstream: when it was logged
 
     def __call__(self, event: Event, machine: Machine, actions: Sequence[Action]) -> None:
         """Take one event of the driver's."""

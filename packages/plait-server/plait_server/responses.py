@@ -33,6 +33,7 @@ All messages above but the user's are removed. Write down briefly what is needed
 with names and numbers, decisions with reasons, failures, and open points."""
 CANCEL_TIMEOUT_S = 20.0
 """Seconds to wait for the end of a cancelled run of another process before its present state is returned."""
+_START_S = 30.0  # a run that no journal has after this time was lost: its process was killed before it wrote the start
 
 
 class ResponsesApi:
@@ -161,7 +162,8 @@ class ResponsesApi:
         if stored.over or stored.live is not None or stored.work is not None:
             return stored
         status = await self._service.read_status(stored.run)
-        if status in ("running", None):
+        age_s = time.time() - stored.response["created_at"]
+        if status in ("running", None) or (status == "unknown" and age_s < _START_S):
             return stored
         if status == "interrupted":
             if not self._service.pooled:
@@ -170,8 +172,8 @@ class ResponsesApi:
             return stored
         try:
             answer = await self._service.orchestrator.resume(stored.run)
-        except PlaitError as error:  # it ended because its journal could not be written, and so has no end there
-            reason = f"its run has failed, and its journal does not hold the end: {error}"
+        except PlaitError:  # its journal could not be written, or its process was killed before it was
+            reason = "its run was lost, and no journal holds its end: send the request again"
             stored.response.update(status="failed", error={"code": "server_error", "message": reason})
         else:
             _fill_response(stored, answer)

@@ -323,13 +323,14 @@ class Service:
             await asyncio.to_thread(store.order, self.store, run, verb, about, value)
 
     async def read_status(self, run: str) -> str | None:
-        """Return the status of a run that does not run in this process: `running`, `interrupted`, or how it ended;
-        `None` for a run without a journal."""
+        """Return the status of a run of another process: `running`, `interrupted`, how it ended, or `unknown`.
+        `None`: the journals cannot be read."""
         try:
-            entry = await asyncio.to_thread(find, place(self.orchestrator.config), run)
-        except (UsageError, ConfigError):
+            return (await asyncio.to_thread(find, place(self.orchestrator.config), run)).status
+        except UsageError:
+            return "unknown"
+        except ConfigError:
             return None
-        return entry.status
 
     def is_visible(self, user: User, run: str, share: str | None = None) -> bool:
         """Return whether a tenant may see a run, running or past. A store keeps the tenant of each run (`share`); for

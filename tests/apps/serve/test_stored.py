@@ -8,6 +8,7 @@ import json
 import sqlite3
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,20 @@ async def test_what_a_tenant_stores_is_dumped_and_parsed_on_a_thread(
 
 def real_json(body: Any) -> bytes:
     return httpx.Request("POST", "http://x", json=body).read()
+
+
+async def test_a_response_whose_run_was_killed_before_its_start_was_written_ends_with_a_reason(
+    serve: Any, tmp_path: Path
+) -> None:
+    async with serve("fine", journal=str(tmp_path / "runs.db")) as served, served.client() as client:
+        user = next(iter(served.service.tenants.users.values()), served.service.tenants.everybody)
+        for age_s, status in ((0, "queued"), (60, "failed")):
+            name = f"resp_{age_s:032x}"
+            began = {"id": name, "object": "response", "status": "queued", "output": [], "model": "q"}
+            began |= {"created_at": time.time() - age_s, "background": True}
+            await served.service.responses.write(StoredResponse(began, user, None, [], [], True))
+            found = await client.responses.retrieve(name)
+            assert found.status == status, found
+        assert found.error is not None and "send the request again" in found.error.message
+        assert str(tmp_path) not in found.error.message
+        assert (await client.responses.retrieve(name)).status == "failed", "and stays so"

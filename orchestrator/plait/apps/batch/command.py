@@ -135,6 +135,7 @@ def run_graded(sources: Sequence[str], grading: Grading, config: Config, request
         tallies = {name: EvalCounts() for name in asked}
         quick = grading.quick and not grading.planner
         cancelled, start = evaluated(config, graded.problems, asked, grading.concurrency, tallies, output, quick)
+        tallies = {name: tally for name, tally in tallies.items() if tally.records or cancelled or not quick}
         _write_records(file, tallies)
         about = _about(graded, cancelled, start, warnings)
         summaries = [{**tally.summary(), **about, "planner": name} for name, tally in tallies.items()]

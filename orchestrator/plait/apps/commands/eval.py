@@ -447,8 +447,7 @@ def evaluated(
     quick: bool = False,
 ) -> tuple[bool, float]:
     """Run each request on all problems, one after another on the same workers, and count in `tallies`; return whether
-    the user gave up, and the seconds that the workers took to start. `quick` runs the others, and keeps their tallies,
-    only if the first one solves a problem."""
+    the user gave up, and the seconds that the workers took to start. `quick`: only the first if it solves none."""
 
     async def evaluate(stopper: Stopper) -> tuple[bool, float]:
         try:
@@ -457,8 +456,6 @@ def evaluated(
                     whose, tally = f"{name}: " if len(asked) > 1 else "", tallies[name]
                     await _one(session.orchestrator, problems, request, concurrency, tally, output, stopper, whose)
                     if quick and not any(counts.solved for counts in tallies.values()):
-                        for other in tallies.keys() - {name}:
-                            del tallies[other]
                         output.progress.print(f"{name} solved none: the other strategies were not run", markup=False)
                         break
                 return stopper.requested, session.start_seconds
