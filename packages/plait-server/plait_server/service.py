@@ -327,10 +327,10 @@ class Service:
         `None`: the journals cannot be read."""
         try:
             return (await asyncio.to_thread(find, place(self.orchestrator.config), run)).status
-        except UsageError:
-            return "unknown"
         except ConfigError:
             return None
+        except UsageError:
+            return "unknown"
 
     def is_visible(self, user: User, run: str, share: str | None = None) -> bool:
         """Return whether a tenant may see a run, running or past. A store keeps the tenant of each run (`share`); for

@@ -17,7 +17,7 @@ import pytest
 
 from plait.core.errors import ConfigError
 from plait.workers.scripted import Reply
-from plait_server import response_store
+from plait_server import response_store, service
 from plait_server.documents import Documents
 from plait_server.response_store import ResponseStore, StoredResponse
 from plait_server.settings import Settings, Tenant
@@ -205,8 +205,11 @@ def real_json(body: Any) -> bytes:
 
 
 async def test_a_response_whose_run_was_killed_before_its_start_was_written_ends_with_a_reason(
-    serve: Any, tmp_path: Path
+    serve: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
+    def unreadable(*_: Any) -> None:
+        raise ConfigError("the store is away")
+
     async with serve("fine", journal=str(tmp_path / "runs.db")) as served, served.client() as client:
         user = next(iter(served.service.tenants.users.values()), served.service.tenants.everybody)
         for age_s, status in ((0, "queued"), (60, "failed")):
@@ -214,6 +217,9 @@ async def test_a_response_whose_run_was_killed_before_its_start_was_written_ends
             began = {"id": name, "object": "response", "status": "queued", "output": [], "model": "q"}
             began |= {"created_at": time.time() - age_s, "background": True}
             await served.service.responses.write(StoredResponse(began, user, None, [], [], True))
+            with monkeypatch.context() as patch:
+                patch.setattr(service, "find", unreadable)
+                assert (await client.responses.retrieve(name)).status == "queued", "what cannot be read is not lost"
             found = await client.responses.retrieve(name)
             assert found.status == status, found
         assert found.error is not None and "send the request again" in found.error.message
