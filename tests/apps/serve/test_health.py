@@ -267,7 +267,7 @@ async def test_attempts_and_errors_of_upstreams_are_counted(serve: Any) -> None:
         (422, {}, 400),
     ],
 )
-async def test_an_upstream_that_fails_is_told_to_the_operator_and_not_to_the_client(
+async def test_the_log_has_the_cause_of_an_upstreams_failure_and_the_client_no_address(
     status: int, options: Any, expected: int, serve: Any, warnings: Any
 ) -> None:
     async with FakeServer() as server:
